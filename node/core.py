@@ -270,11 +270,6 @@ class ViewStreams(Core):
     def awaited(self) -> dict[int, int]:
         """In an open view: by member whose answer is missing, a number that changes with its progress; else empty."""
 
-    @property
-    @abstractmethod
-    def holds_back(self) -> bool:
-        """Whether a submission that was taken waits for a window before it is transmitted."""
-
     @abstractmethod
     def positions(self) -> dict[int, int]:
         """By member, ascending, our position in its stream, in a new dictionary; `freeze` fixes the positions."""

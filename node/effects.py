@@ -68,7 +68,8 @@ class Deliver:
 
     `inner` names the content of `payload`: application bytes, one encoded message of the core above, or news for an
     object (OBJECTS_NEWS). `seq` is this core's number of the message. `place`: the object of this member that takes it
-    (paper 004), from 1; 0: the member itself.
+    (paper 004), from 1; 0: the member itself. `is_unicast`: of a stream, whether the message is for this
+    member alone.
     """
 
     payload: bytes
@@ -78,9 +79,10 @@ class Deliver:
     level: Level = Level.AGREED
     inner: Kind = Kind.APPLICATION
     place: int = 0
+    is_unicast: bool = False
 
     @classmethod
-    def of(cls, message: Message, level: Level = Level.AGREED) -> Deliver:
+    def of(cls, message: Message, level: Level = Level.AGREED, *, is_unicast: bool = False) -> Deliver:
         """The delivery of the payload of `message`, with its origin and number."""
         return cls(
             payload=message.payload,
@@ -89,6 +91,7 @@ class Deliver:
             seq=message.seq,
             level=level,
             inner=message.inner,
+            is_unicast=is_unicast,
         )
 
 

@@ -76,7 +76,8 @@ class ProtocolEntry:
     has_timestamps: bool = False
     """Whether a message gets a timestamp, later than one that its submission names."""
     traces_receipts: bool = False
-    """Whether hosts write RECEIVE records: a property of this protocol needs them."""
+    """Whether hosts write RECEIVE records, for diagrams, and the group layer reports what the core of a view sends and
+    is given (SENT, GIVEN): a property of this protocol needs that."""
     require_members: Callable[[Any, int], None] | None = None
     """Raises LocalError when parameters that are valid in themselves do not suit a group of that size."""
     application: MakeApplication | None = None
@@ -233,6 +234,7 @@ def _order(
     *,
     views: tuple[str, ...] = VIEW_PROMISES,
     asked_for: tuple[tuple[str, str], ...] = (),
+    traces_receipts: bool = False,
     **more: Any,
 ) -> MakeEntry:
     """An entry of cores of one view over the group layer and its streams. With agreement, uniform delivery is a
@@ -254,8 +256,13 @@ def _order(
             f"{cores}:{kind}",
             (*promises, *views),
             (*RELIABLE_KINDS, *_kinds_of(*layers)),
-            lambda _, parameters: {"parameters": parameters.reliable, "make": begin(parameters)},
+            lambda _, parameters: {
+                "parameters": parameters.reliable,
+                "make": begin(parameters),
+                "reports_messages": traces_receipts,
+            },
             asked_for=asked_for,
+            traces_receipts=traces_receipts,
             **more,
         )
 

@@ -214,8 +214,12 @@ class GroupReport(enum.IntEnum):
     """`member` was silent for too long; `value`: its incarnation."""
     EXCLUDED = 0x14
     """A decision leaves us out. `member`: the member that told us; `value`: the number of the next view."""
-    WAITING = 0x15
-    """`value` 1: from here on, flow control holds back a message that the core above has sent; 0: none any more."""
+    SENT = 0x15
+    """The core of the view has sent a message. `member`: its target, or this member: all; `value`, its name: number of
+    the view (31 bits), 1 if it is for one member (1 bit), its number among the messages of this core to all, or to that
+    member, from 1 (32 bits). Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`)."""
+    GIVEN = 0x16
+    """The core of the view is given the message of `member` with this name; `value` as in SENT."""
 
 
 class MutexReport(enum.IntEnum):

@@ -190,11 +190,6 @@ class Outbox(Generic[T]):
         return self.acknowledged + len(self._under_way)
 
     @property
-    def holds_back(self) -> bool:
-        """Whether an item waits for the window."""
-        return bool(self._waiting)
-
-    @property
     def last(self) -> int:
         """The number of the last item."""
         return self.acknowledged + len(self)

@@ -6,22 +6,15 @@ Knowledge is a set, and every pair is compared. `analysis.checks.sections` must 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from itertools import combinations
 from typing import NamedTuple
 
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
-from collector.records import Event, Flag, GroupReport, Kind, MutexReport, Notice
+from collector.records import Event, GroupReport, MutexReport, Notice
 
 Key = tuple[int, Incarnation, int]
 """Time of a record: true time, incarnation, record number."""
-
-FOR_ITSELF = {
-    *(Kind.RELIABLE_NACK, Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_ACKNOWLEDGEMENT),
-    *(Kind.CO_RET, Kind.CO_STATE),
-    *(kind for kind in Kind if 0x07 <= kind <= 0x0F),
-}
-"""Kinds that carry no information of a core above."""
 
 
 class Happening(NamedTuple):
@@ -46,18 +39,8 @@ class Happening(NamedTuple):
     def is_own(self) -> bool:
         return self.message[:2] == self.incarnation
 
-    @property
-    def is_new(self) -> bool:
-        """A first SEND of a message that may carry information of a core above."""
-        is_copy = bool(self.record[4] & Flag.RETRANSMISSION)
-        return self.event == Event.SEND and self.is_own and self.record[1] not in FOR_ITSELF and not is_copy
-
     def is_report(self, code: Notice | MutexReport | GroupReport) -> bool:
         return self.event == Event.REPORT and self.record[1] == code
-
-    @property
-    def identity(self) -> tuple[int, MessageId]:
-        return self.record[1], self.message
 
 
 def mutual_exclusion(incarnations: Incarnations) -> Tally:
@@ -120,8 +103,10 @@ def grant_order(incarnations: Incarnations) -> Tally:
     crashed = {incarnation for incarnation, records in incarnations.items() if all(r[0] != Event.STOP for r in records)}
     mattering = {m for m in requests if m in grant_of or Incarnation(*m[:2]) not in crashed}
     checked, wrong = 0, list[tuple[MessageId, MessageId]]()
+    reports = (GroupReport.SENT, GroupReport.GIVEN)
+    reporting = {h.incarnation for h in _in_time(incarnations) if any(map(h.is_report, reports))}
     for message, known in _known_at_requests(incarnations, requests).items():
-        if message in grant_of:
+        if message in grant_of and message[:2] in reporting:
             checked += 1
             late = [m for m in known & mattering if grant_of.get(m, _NEVER) > grant_of[message]]
             wrong += [(max(late, key=lambda m: grant_of.get(m, _NEVER)), message)] if late else []
@@ -197,41 +182,28 @@ def _known_at_requests(
 ) -> dict[MessageId, set[MessageId]]:
     """For each request, the requests that happened before it."""
     knows: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
-    sent: dict[Incarnation, list[tuple[Happening, set[MessageId]]]] = {incarnation: [] for incarnation in incarnations}
-    received: dict[Incarnation, set[tuple[int, MessageId]]] = {incarnation: set() for incarnation in incarnations}
-    records = {incarnation: _of_incarnation(incarnations, incarnation) for incarnation in incarnations}
-    sends = {incarnation: [h for h in of if h.event == Event.SEND] for incarnation, of in records.items()}
-    new = {incarnation: [h.identity for h in of if h.is_new] for incarnation, of in sends.items()}
-    ever = {
-        incarnation: {_sent_of(sends, h) for h in of if h.event == Event.RECEIVE} for incarnation, of in records.items()
-    }
+    sent: list[tuple[Happening, set[MessageId]]] = []
     found: dict[MessageId, set[MessageId]] = {}
     for h in _in_time(incarnations):
-        if h.is_new:
-            waits = [r.record[8] for r in records[h.incarnation] if r.key < h.key and r.is_report(GroupReport.WAITING)]
-            sent[h.incarnation].append((h, set() if 1 in waits[-1:] else set(knows[h.incarnation])))
-        elif h.event == Event.RECEIVE and (identity := _sent_of(sends, h)):
-            received[h.incarnation].add(identity)
-            origin = Incarnation(*identity[1][:2])
-            for place, (one, known) in enumerate(sent.get(origin, [])):
-                needed = {other.identity for other, _ in sent[origin][: place + 1]} & ever[h.incarnation]
-                is_only = new[origin].count(one.identity) == 1
-                if one.identity in needed and needed <= received[h.incarnation] and is_only:
-                    knows[h.incarnation] |= known
+        if h.is_report(GroupReport.SENT):
+            sent.append((h, set(knows[h.incarnation])))
+        elif h.is_report(GroupReport.GIVEN):
+            past = [known for one, known in sent if _is_the_message(one, h)]
+            knows[h.incarnation] |= past[-1] if past else set()
         elif h.event == Event.SUBMIT and requests.get(h.message) == h:
             own = {m for m in found if m[:2] == h.incarnation}
             found[h.message] = (knows[h.incarnation] | own) - {h.message}
             following = next(_after(incarnations, h), None)
-            if following is not None and following.is_new:
+            if following is not None and following.is_report(GroupReport.SENT):
                 knows[h.incarnation].add(h.message)
     return found
 
 
-def _sent_of(sends: Mapping[Incarnation, Sequence[Happening]], receipt: Happening) -> tuple[int, MessageId] | None:
-    """Message received, from its transmitter's records: the last SEND that began at or before this number."""
-    transmitter, number = Incarnation(*receipt.message[:2]), receipt.message.number
-    before = [h for h in sends.get(transmitter, ()) if h.record[8] <= number]
-    return before[-1].identity if before and before[-1].record[1] not in FOR_ITSELF else None
+def _is_the_message(sent: Happening, given: Happening) -> bool:
+    """Whether a core was given the message that another sent: to all (bit 32 of the name is 0), or to that member."""
+    sender, target = sent.incarnation.member, given.incarnation.member
+    is_for_target = sent.record[8] // 2**32 % 2 == 0 or sent.record[4] == target
+    return sender == given.record[4] and sent.record[8] == given.record[8] and is_for_target
 
 
 def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | None]]:

@@ -3,43 +3,29 @@ in docs/properties.md).
 
 One pass over the records in the order of true time. A member's knowledge is one value, the latest grant among the
 requests in its past: a request that is granted before that one violates the order. So no sets of requests are kept, and
-each SEND, RECEIVE and SUBMIT is read once.
+each SUBMIT and each report is read once.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
 from analysis.checks.views import views_of
-from collector.records import Event, Flag, GroupReport, Kind, MutexReport, Notice
+from collector.records import Event, GroupReport, MutexReport, Notice
 
 NEVER_NS = 1 << 63
-SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW = (
-    int(event)
-    for event in (Event.SUBMIT, Event.SEND, Event.DELIVER, Event.STOP, Event.REPORT, Event.RECEIVE, Event.VIEW)
+SUBMIT, DELIVER, STOP, REPORT, VIEW = (
+    int(event) for event in (Event.SUBMIT, Event.DELIVER, Event.STOP, Event.REPORT, Event.VIEW)
 )
-LEFT, FENCE, WAITING = int(Notice.LEFT), int(MutexReport.FENCE), int(GroupReport.WAITING)
-RETRANSMISSION = int(Flag.RETRANSMISSION)
-EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW)
+LEFT, FENCE = int(Notice.LEFT), int(MutexReport.FENCE)
+SENT, GIVEN = int(GroupReport.SENT), int(GroupReport.GIVEN)
+EVENTS = (SUBMIT, DELIVER, STOP, REPORT, VIEW)
 """Events that these checks read, besides the first and the last record of an incarnation."""
-
-NOT_CARRYING = frozenset(
-    int(kind)
-    for kind in (
-        Kind.RELIABLE_NACK,
-        Kind.RELIABLE_HEARTBEAT,
-        Kind.RELIABLE_ACKNOWLEDGEMENT,
-        Kind.CO_RET,
-        Kind.CO_STATE,
-        *(kind for kind in Kind if kind.name.startswith("GROUP_")),
-    )
-)
-"""Kinds for a layer's own use: they carry no information of a core above."""
 
 
 class Section(NamedTuple):
@@ -171,31 +157,40 @@ NO_GRANT = Granted(-1, Incarnation(0, 0), 0, MessageId(0, 0, 0))
 def grant_order(incarnations: Incarnations) -> Tally:
     """Compare each granted request with the latest grant in its past."""
     grants = granted(incarnations)
-    knowledge = _Knowledge(incarnations)
     knows: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
     asked: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
-    waiting: dict[Incarnation, int] = defaultdict(int)
+    told: dict[tuple[int, ...], Granted] = {}
+    reporting = {name for name, records in incarnations.items() if any(map(is_of_a_message, records))}
     checked = 0
     wrong: list[tuple[Granted, Granted]] = []
-    for _, incarnation, number, record in in_time(incarnations, (SUBMIT, SEND, RECEIVE, REPORT)):
+    for _, incarnation, number, record in in_time(incarnations, (SUBMIT, REPORT)):
         if record[0] == REPORT:
-            if record[1] == WAITING:
-                waiting[incarnation] = record[8]
-        elif record[0] == SEND:
-            if is_new(incarnation, record):
-                knowledge.send(incarnation, knows[incarnation], is_waiting=waiting[incarnation] > 0)
-        elif record[0] == RECEIVE:
-            knows[incarnation] = max(knows[incarnation], knowledge.receive(incarnation, record))
+            if record[1] == SENT:
+                told[message_of(incarnation.member, record[4], record)] = knows[incarnation]
+            elif record[1] == GIVEN:
+                given = told.get(message_of(record[4], incarnation.member, record), NO_GRANT)
+                knows[incarnation] = max(knows[incarnation], given)
         elif grant := grants.pop(MessageId(record[2], record[3], record[5]), None):
-            if grant.at_ns != NEVER_NS:
+            if grant.at_ns != NEVER_NS and incarnation in reporting:
                 checked += 1
                 latest = max(knows[incarnation], asked[incarnation])
                 if latest > grant:
                     wrong.append((grant, latest))
             asked[incarnation] = max(asked[incarnation], grant)
-            if is_made_at_once(incarnations[incarnation], incarnation, number):
+            if is_made_at_once(incarnations[incarnation], number):
                 knows[incarnation] = max(knows[incarnation], grant)
     return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)))
+
+
+def is_of_a_message(record: Raw) -> bool:
+    """Whether the record reports a message that a core sent or was given."""
+    return record[0] == REPORT and record[1] in (SENT, GIVEN)
+
+
+def message_of(sender: int, target: int, record: Raw) -> tuple[int, ...]:
+    """Identity of the message of a report SENT or GIVEN: sender, name, and target if it is for one member."""
+    is_unicast = record[8] >> 32 & 1
+    return (sender, record[8], target) if is_unicast else (sender, record[8])
 
 
 def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
@@ -214,23 +209,11 @@ def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
     return found
 
 
-def is_new(incarnation: Incarnation, record: Raw) -> bool:
-    """Whether the record is the first SEND of an own message that may carry information of a core above."""
-    is_own = record[2] == incarnation.member and record[3] == incarnation.incarnation
-    return is_own and record[1] not in NOT_CARRYING and not record[4] & RETRANSMISSION
-
-
-def is_made_at_once(records: Sequence[Raw], incarnation: Incarnation, number: int) -> bool:
-    """Whether the request with this record number did not wait in the host: the next record is the SEND of a new
-    message.
+def is_made_at_once(records: Sequence[Raw], number: int) -> bool:
+    """Whether the request with this record number did not wait in the host: the next record reports a message that the
+    core sent.
     """
-    following = records[number] if number < len(records) else None
-    return following is not None and following[0] == SEND and is_new(incarnation, following)
-
-
-def identity_of(record: Raw) -> tuple[int, int, int, int]:
-    """Identity of the message of a SEND: kind, origin, incarnation, seq; the same for every copy."""
-    return record[1], record[2], record[3], record[5]
+    return number < len(records) and records[number][:2] == (REPORT, SENT)
 
 
 def in_time(incarnations: Incarnations, events: Collection[int]) -> list[tuple[int, Incarnation, int, Raw]]:
@@ -252,65 +235,6 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
         at_ns = None if grant.at_ns == NEVER_NS else grant.at_ns
         places.append(Place(grant.incarnation, grant.message, None if at_ns is None else grant.position, at_ns))
     return Witness(what="the later request is granted first", places=tuple(places))
-
-
-class _Knowledge:
-    """Knowledge that members pass to each other: see *told* in docs/properties.md."""
-
-    def __init__(self, incarnations: Incarnations) -> None:
-        self._transmissions: dict[tuple[int, int], tuple[list[int], list[Raw]]] = {}
-        self._sent: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
-        for incarnation, records in incarnations.items():
-            sends = [record for record in records if record[0] == SEND]
-            self._transmissions[incarnation] = ([record[8] for record in sends], sends)
-            self._sent[incarnation] = [identity_of(record) for record in sends if is_new(incarnation, record)]
-        self._copies = Counter(identity for sent in self._sent.values() for identity in sent)
-        self._receivers: dict[tuple[int, int, int, int], set[Incarnation]] = defaultdict(set)
-        for incarnation, records in incarnations.items():
-            for record in records:
-                if record[0] == RECEIVE and (identity := self._identity(record)):
-                    self._receivers[identity].add(incarnation)
-        self._known_at: dict[tuple[int, int], list[Granted]] = defaultdict(list)
-        self._received: dict[Incarnation, set[tuple[int, int, int, int]]] = defaultdict(set)
-        self._complete: Counter[tuple[tuple[int, int], Incarnation]] = Counter()
-
-    def send(self, incarnation: Incarnation, knowledge: Granted, *, is_waiting: bool) -> None:
-        """Record what the next new message of the incarnation tells: its knowledge. While messages wait for flow
-        control, no more than the message before tells: the core may have sent this one earlier than its SEND says, or
-        others before it whose SEND comes later.
-        """
-        known_at = self._known_at[incarnation]
-        before = known_at[-1] if known_at else NO_GRANT
-        known_at.append(before if is_waiting else knowledge)
-
-    def receive(self, incarnation: Incarnation, record: Raw) -> Granted:
-        """Knowledge gained with this RECEIVE: that of the message's origin when it sent the last message up to which
-        this incarnation has everything. (Unicasts to different members can look the same in the records; they are
-        waited for, but give no knowledge.)
-        """
-        identity = self._identity(record)
-        if identity is None:
-            return NO_GRANT
-        self._received[incarnation].add(identity)
-        origin = identity[1:3]
-        sent, known_at = self._sent.get(origin, []), self._known_at[origin]
-        at = self._complete[origin, incarnation]
-        learned = NO_GRANT
-        while at < len(known_at):
-            if incarnation in self._receivers[sent[at]]:
-                if sent[at] not in self._received[incarnation]:
-                    break
-                if self._copies[sent[at]] == 1:
-                    learned = known_at[at]
-            at += 1
-        self._complete[origin, incarnation] = at
-        return learned
-
-    def _identity(self, record: Raw) -> tuple[int, int, int, int] | None:
-        """Identity of the message that was received, from its transmitter's record."""
-        numbers, sends = self._transmissions.get(record[2:4], ([], []))
-        at = bisect_right(numbers, record[5]) - 1
-        return identity_of(sends[at]) if at >= 0 and sends[at][1] not in NOT_CARRYING else None
 
 
 def _of_incarnation(incarnation: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:

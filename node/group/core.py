@@ -70,7 +70,8 @@ class Phase(enum.StrEnum):
 
 class GroupCore(Core):
     """One member of a group. `founders`: the members of view 1. `make` None: reliable multicast without an order above
-    it. `heals`: whether a group that has lost its quorum goes on when all configured members are there again (R13)."""
+    it. `heals`: whether a group that has lost its quorum goes on when all configured members are there again (R13).
+    `reports_messages`: whether the messages of the core above are reported."""
 
     depth = 2
     has_ended = False  # an excluded member whose messages no member needs any more, or a joiner that gives up
@@ -86,6 +87,7 @@ class GroupCore(Core):
         make: MakeCore | None,
         transport: Transport | None = None,
         heals: bool = False,
+        reports_messages: bool = False,
     ) -> None:
         if not founders or not set(founders) <= set(membership.members):
             raise LocalError(f"the first view {tuple(founders)} must be some of the members {membership.members}")
@@ -98,6 +100,7 @@ class GroupCore(Core):
         self._make = make
         self._transport = transport
         self._heals = heals
+        self._reports_messages = reports_messages
         self._stream_kinds = STREAM_KINDS if transport is None else transport.kinds
         self._question = Kind.RELIABLE_NACK if transport is None else transport.question
         self._timers = Timers()
@@ -502,7 +505,14 @@ class GroupCore(Core):
         streams = self._new_streams(view)
         out += streams.on_start(now_ns)
         is_uniform = isinstance(self._parameters, ReliableParameters) and self._parameters.uniform
-        stack = ViewStack(me=self._me, streams=streams, has_core=self._make is not None, is_uniform=is_uniform)
+        stack = ViewStack(
+            me=self._me,
+            view=view.number,
+            streams=streams,
+            has_core=self._make is not None,
+            is_uniform=is_uniform,
+            reports_messages=self._reports_messages,
+        )
         here = self.here = ViewMember(
             us=self._us,
             view=view,

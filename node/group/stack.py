@@ -8,7 +8,7 @@ multicast. Timers of the streams have layer 0, timers of the core the layers abo
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,20 +22,32 @@ from node.wire import Message, encode_message
 
 class ViewStack:
     """`core` None until the group's state has come; `has_core`: whether there will be a core. `is_uniform`: a delivery
-    waits until all members have received everything that this member had received at that time."""
+    waits until all members have received everything that this member had received at that time. `reports_messages`:
+    whether each message that the core sends or is given is reported (SENT, GIVEN)."""
 
-    def __init__(self, *, me: int, streams: ViewStreams, has_core: bool, is_uniform: bool) -> None:
+    def __init__(
+        self,
+        *,
+        me: int,
+        view: int,
+        streams: ViewStreams,
+        has_core: bool,
+        is_uniform: bool,
+        reports_messages: bool = False,
+    ) -> None:
         self._me = me
+        self._view = view
         self.streams = streams
         self._has_core = has_core
         self._is_uniform = is_uniform
+        self._reports_messages = reports_messages
+        self._sent: Counter[int] = Counter()  # by target, ourselves for all: messages of the core; counted for reports
         self.core: ViewCore | None = None
         self._is_open = False  # whether messages go up: the stack is started, and neither held nor frozen
         self.is_frozen = False
         self._waiting: deque[Submission] = deque()  # submissions of the core that the streams have not taken yet
         self._armed: set[Timer] = set()  # timers of the core, as the host knows them
         self._deferred: list[Timer] = []  # timers that were due while the stack was held
-        self._is_held_back = False  # the last report WAITING
         self._unstable: deque[tuple[Deliver, Mapping[int, int]]] = deque()
         """Deliveries that wait for stability, each with this member's positions at that time, its own stream including
         `_waiting`."""
@@ -62,7 +74,7 @@ class ViewStack:
         """The core has the group's state: messages go up from now on."""
         assert (core is not None) == self._has_core and not self._is_open
         self.core = core
-        out = self._run(True, core.on_start(now_ns), now_ns) if core is not None else []
+        out = self._run(True, self._noted(core.on_start(now_ns)), now_ns) if core is not None else []
         return out + self.hold(False, now_ns)
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
@@ -85,7 +97,6 @@ class ViewStack:
         self._is_open = False
         out = self.streams.freeze(self._waiting, now_ns)
         self._waiting.clear()
-        self._report_waiting(False, out)
         out += [CancelTimer(timer=timer) for timer in sorted(self._armed)]
         self._armed.clear()
         self._deferred.clear()
@@ -99,6 +110,8 @@ class ViewStack:
             assert self.core is not None, "a member without the group's state has nothing to close"
             rest = sorted(self.streams.rest(cut).items())
             inside = {origin: _all_inside(messages) for origin, messages in rest}
+            if self._reports_messages:
+                out += [self._given(origin, message.seq, False) for origin, messages in rest for message in messages]
             closing = self.core.close(inside, survivors, now_ns)
         else:
             closing = self.streams.close(cut, now_ns)
@@ -112,7 +125,7 @@ class ViewStack:
             raise LocalError("the group takes no submission now: ask can_submit before")
         if self.core is None:
             return self._run(False, self.streams.on_submit(submission, now_ns), now_ns)
-        return self._run(True, self.core.on_submit(submission, now_ns), now_ns)
+        return self._run(True, self._noted(self.core.on_submit(submission, now_ns)), now_ns)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = self.streams.on_message(message, source, now_ns)
@@ -131,7 +144,7 @@ class ViewStack:
 
     def _on_core_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         assert self.core is not None
-        return self._run(True, self.core.on_timer(timer._replace(layer=timer.layer - 1), now_ns), now_ns)
+        return self._run(True, self._noted(self.core.on_timer(timer._replace(layer=timer.layer - 1), now_ns)), now_ns)
 
     # Between core and streams.
 
@@ -154,21 +167,10 @@ class ViewStack:
                         out.append(effect)
             if not self._waiting or self.is_frozen or not self.streams.can_submit:
                 break
-            effects = self.streams.on_submit(self._waiting.popleft(), now_ns)
-            if self.streams.holds_back:
-                self._report_waiting(True, effects)
-            work.append((False, effects))
-        self._report_waiting(bool(self._waiting) or self.streams.holds_back, out)
+            work.append((False, self.streams.on_submit(self._waiting.popleft(), now_ns)))
         if self._unstable:
             self._hand_over_stable(now_ns, out)
         return out
-
-    def _report_waiting(self, is_held_back: bool, out: list[Effect]) -> None:
-        """Report when flow control begins to hold back messages of the core, before any later one is transmitted, and
-        when none of them waits any more."""
-        if is_held_back != self._is_held_back:
-            self._is_held_back = is_held_back
-            out.append(Report(code=GroupReport.WAITING, member=self._me, value=int(is_held_back)))
 
     def _core_effect(self, effect: Effect, out: list[Effect]) -> None:
         match effect:
@@ -193,10 +195,34 @@ class ViewStack:
     def _raise_to_core(self, delivery: Deliver, now_ns: int) -> list[Effect]:
         assert self.core is not None
         try:
-            return self.core.on_message(inner_message(delivery), delivery.origin, now_ns)
+            effects = self._noted(self.core.on_message(inner_message(delivery), delivery.origin, now_ns))
         except RemoteError as error:
             # Only the inner message is dropped, not the other effects of the streams' call.
             return [Report(code=error.reason, member=delivery.origin, value=len(delivery.payload))]
+        if self._reports_messages and delivery.seq:  # 0: sent to itself
+            effects.insert(0, self._given(delivery.origin, delivery.seq, delivery.is_unicast))
+        return effects
+
+    # Reports of the messages of the core.
+
+    def _noted(self, effects: list[Effect]) -> list[Effect]:
+        """The effects of one call of the core, after reports of the messages that it sends."""
+        if not self._reports_messages:
+            return effects
+        reports: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Send | Multicast):
+                is_unicast = isinstance(effect, Send)
+                target = effect.target if isinstance(effect, Send) else self._me
+                if is_unicast and target == self._me:
+                    continue
+                self._sent[target] += 1
+                name = _name(self._view, self._sent[target], is_unicast)
+                reports.append(Report(code=GroupReport.SENT, member=target, value=name))
+        return reports + effects
+
+    def _given(self, origin: int, number: int, is_unicast: bool) -> Report:
+        return Report(code=GroupReport.GIVEN, member=origin, value=_name(self._view, number, is_unicast))
 
     # Uniform delivery.
 
@@ -225,6 +251,12 @@ class ViewStack:
         if not self._is_uniform or delivery.level is Level.FINAL:
             return delivery
         return replace(delivery, level=Level.FINAL)
+
+
+def _name(view: int, number: int, is_unicast: bool) -> int:
+    """Name of a message of a core in a report. Each stream has the numbers of its messages, because all of them are of
+    the core."""
+    return view << 33 | is_unicast << 32 | number
 
 
 def _submission(message: Message, target: int | None) -> Submission:

@@ -42,18 +42,12 @@ class Channels:
         self._outboxes = {peer: Outbox[Message](trip, parameters.window) for peer, trip in trips.items()}
         self.receivers = {peer: Receiver(window=parameters.window) for peer in us.peers}
         self._lacking: set[int] = set()  # targets that have not acknowledged all
-        self._held_back: set[int] = set()  # targets whose window is full, with a unicast that waits for it
         self._ack_due_ns: dict[int, int] = {}  # by source that awaits an acknowledgement: when it is sent by itself
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is unacknowledged or undelivered, and no acknowledgement is due."""
         return not self._lacking and not self._ack_due_ns and not any(self.waiting())
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether a unicast waits for its window."""
-        return bool(self._held_back)
 
     @property
     def can_fence(self) -> bool:
@@ -82,7 +76,6 @@ class Channels:
         self._outboxes.clear()
         self.receivers.clear()
         self._lacking.clear()
-        self._held_back.clear()
 
     def send(self, submission: Submission, target: int, after: int, now_ns: int, out: list[Effect]) -> None:
         """Send to `target`, not to be delivered before our multicast number `after`."""
@@ -153,10 +146,6 @@ class Channels:
     def _pump(self, target: int, now_ns: int, out: list[Effect]) -> None:
         outbox = self._outboxes[target]
         out.extend(Send(target=target, message=sent.item) for sent in outbox.start(now_ns))
-        if outbox.holds_back:
-            self._held_back.add(target)
-        else:
-            self._held_back.discard(target)
         if outbox:
             self._timers.arm(Timer(RETRY, target), now_ns + outbox.round_trip.timeout_ns(), out)
 

@@ -199,10 +199,6 @@ class ReliableCore(ViewStreams):
         """The current positions, which grow while a frozen member fetches."""
         return {one: stream.position for one, stream in self._all.items()}
 
-    @property
-    def holds_back(self) -> bool:
-        return self._channels.holds_back
-
     def positions(self) -> dict[int, int]:
         return self.received() if self.phase is Phase.OPEN else dict(self._frozen)
 
@@ -408,7 +404,7 @@ class ReliableCore(ViewStreams):
                 if unicast.words[0] & 0xFFFF_FFFF > stream.delivered:
                     break
                 unicasts.delivered += 1
-                out.append(Deliver.of(unicasts.buffered.pop(unicasts.delivered)))
+                out.append(Deliver.of(unicasts.buffered.pop(unicasts.delivered), is_unicast=True))
             if stream.delivered == stream.position:
                 break
             message = stream.buffered[stream.delivered + 1]

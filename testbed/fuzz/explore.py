@@ -33,9 +33,9 @@ from node.trace import Event
 from node.wire import Kind, Message, decode_message, encode_message
 from testbed.fuzz.local import (
     FIRST_INCARNATION,
+    OF_MESSAGES,
     SUBMIT,
     TIMER,
-    TRACED,
     BrokenCoreError,
     Build,
     Given,
@@ -159,8 +159,8 @@ class _Explorer:
         self._promises = tuple(promises)
         self._count = len(scope.submissions)
         self._order_matters = any(kind not in _PER_MEMBER for kind in promises)
-        # No other property reads SEND and RECEIVE: for the others they would only multiply the states.
-        self._local_states = LocalStates(build, scope.submissions, traces_messages=Property.GRANT_ORDER in promises)
+        # No other property reads reports of messages: for the others they would only multiply the states.
+        self._local_states = LocalStates(build, scope.submissions, reports_messages=Property.GRANT_ORDER in promises)
         self._seen: dict[object, _State] = {}
         self._exits: list[_State] = []
         """Ends, and states beyond which a limit has cut the search off."""
@@ -294,8 +294,8 @@ class _Explorer:
         local_states = (*state.local_states[:member], turn.state, *state.local_states[member + 1 :])
         events = state.events
         if self._order_matters:
-            timed = (row for row in turn.rows if is_observable(row) and row.event not in (Event.SUBMIT, *TRACED))
-            events += tuple((member, row.event, row.detail) for row in timed)
+            timed = (row for row in turn.rows if is_observable(row) and row.event != Event.SUBMIT)
+            events += tuple((member, row.event, row.detail) for row in timed if row.detail not in OF_MESSAGES)
         return _State(local_states, self._with_sent(channels, turn), budgets, events, state, what, turn)
 
     def _with_sent(self, channels: Channels, turn: Turn) -> Channels:

@@ -23,13 +23,14 @@ from typing import Any, NamedTuple, TypeAlias
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import RemoteError
-from node.trace import Event, MutexReport, Notice, Stamp, decode_stamp, encode_stamp, payload_checksum
+from node.trace import Event, GroupReport, MutexReport, Notice, Stamp, decode_stamp, encode_stamp, payload_checksum
 from node.wire import Kind, Message
 
 FIRST_INCARNATION = 1
 JUDGED = frozenset((MutexReport.FENCE, Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE))
 """Codes of the reports that a property judges. Calls between objects, which have others, are not explored."""
-TRACED = (Event.SEND, Event.RECEIVE)
+OF_MESSAGES = (GroupReport.SENT, GroupReport.GIVEN)
+"""Codes of the reports of messages."""
 
 Build = Callable[[Membership], Core]
 
@@ -65,7 +66,7 @@ class LocalState:
     queue: int
     """Submissions that the core has not taken yet."""
     history: tuple[Row, ...]
-    """Records on which properties may depend: submissions, deliveries, traced messages and the judged reports."""
+    """Records on which properties may depend: submissions, deliveries, and the judged reports."""
     can_submit: bool
     is_idle: bool
     leads_to: dict[Given, Turn] = field(default_factory=dict)
@@ -91,17 +92,17 @@ TIMER: Given = (-1, 1)
 
 
 class LocalStates:
-    """All local states and messages met so far. `traces_messages`: SEND and RECEIVE are recorded and part of them."""
+    """All local states and messages met so far. `reports_messages`: reports of messages are part of them."""
 
-    def __init__(self, build: Build, submissions: tuple[int, ...], *, traces_messages: bool = False) -> None:
+    def __init__(self, build: Build, submissions: tuple[int, ...], *, reports_messages: bool = False) -> None:
         self.messages: list[Message] = []
         """Messages by number."""
-        self.traces_messages = traces_messages
+        self.reports_messages = reports_messages
         self._submissions = submissions
         self._members = tuple(range(len(submissions)))
         self._states: dict[bytes, LocalState] = {}
         self._transmissions: list[int] = []
-        """Transmission numbers of the messages; 0 where they are not traced."""
+        """Transmission numbers of the messages; 0 where they are not reported."""
         self._message_numbers: dict[tuple[Message, int], int] = {}
         self.first = tuple(self._start(build, member) for member in self._members)
         """Transition of the start, by member."""
@@ -153,9 +154,8 @@ class LocalStates:
             return core.on_timer(timer, work.now_ns)
         source, number = given
         message = self.messages[number]
-        if self.traces_messages:
-            named = (message.kind, source, FIRST_INCARNATION, 0, self._transmissions[number])
-            work.rows.append(Row(Event.RECEIVE, *named))
+        if self.reports_messages:
+            work.report(GroupReport.GIVEN, source, self._transmissions[number])
         try:
             return core.on_message(message, source, work.now_ns)
         except RemoteError as error:
@@ -197,7 +197,7 @@ class _Work:
         self._states = states
         self._peers = [other for other in members if other != member]
         self._delivered = sum(row.event == Event.DELIVER for row in self.history)
-        self._transmission = sum(row.event == Event.SEND for row in self.history)
+        self._transmission = sum(row[:2] == (Event.REPORT, GroupReport.SENT) for row in self.history)
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -217,14 +217,17 @@ class _Work:
                 case Deliver() | Undo():
                     self._hand_over(effect)
                 case Report(code=code, member=member, value=value):
-                    self.rows.append(Row(Event.REPORT, code, extra=member, value=value))
+                    self.report(code, member, value)
+
+    def report(self, code: int, member: int, value: int) -> None:
+        self.rows.append(Row(Event.REPORT, code, extra=member, value=value))
 
     def _send(self, message: Message) -> int:
-        """The number of the message, which is recorded if messages are traced."""
-        if self._states.traces_messages:
+        """The number of the message, which is reported if messages are. The name is that of a message to all: no other
+        message of this member has it."""
+        if self._states.reports_messages:
             self._transmission += 1
-            named = (message.kind, message.origin, message.incarnation, message.flags, message.seq)
-            self.rows.append(Row(Event.SEND, *named, value=self._transmission))
+            self.report(GroupReport.SENT, self.member, self._transmission)
         return self._states.number_of(message, self._transmission)
 
     def _cancel(self, timer: Timer) -> None:
@@ -248,22 +251,22 @@ def _row(event: Event, detail: int, payload: bytes, value: int) -> Row:
 def is_observable(row: Row) -> bool:
     """Whether a property may depend on it."""
     if row.event == Event.REPORT:
-        return row.detail in JUDGED
-    return row.event in (*TRACED, Event.SUBMIT, Event.DELIVER, Event.UNDO)
+        return row.detail in JUDGED or row.detail in OF_MESSAGES
+    return row.event in (Event.SUBMIT, Event.DELIVER, Event.UNDO)
 
 
 def _told(history: Iterable[Row]) -> tuple[list[Row], list[tuple[int, Row]]]:
-    """The history without its receipts, and the receipts, each with the number of SUBMIT and SEND before it. At these
+    """The history without its receipts, and the receipts, each with the number of SUBMIT and SENT before it. At these
     records grant_order asks what the member has been told, in whatever order."""
     rest: list[Row] = []
     receipts: list[tuple[int, Row]] = []
     said = 0
     for row in history:
-        if row.event == Event.RECEIVE:
+        if row[:2] == (Event.REPORT, GroupReport.GIVEN):
             receipts.append((said, row))
         else:
             rest.append(row)
-            said += row.event in (Event.SUBMIT, Event.SEND)
+            said += row.event == Event.SUBMIT or row[:2] == (Event.REPORT, GroupReport.SENT)
     return rest, sorted(receipts)
 
 

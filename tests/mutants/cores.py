@@ -55,11 +55,20 @@ def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
 
 
 def over_group(
-    make: MakeCore | None, kind: type[GroupCore] = GroupCore, parameters: ReliableParameters = RELIABLE
+    make: MakeCore | None,
+    kind: type[GroupCore] = GroupCore,
+    parameters: ReliableParameters = RELIABLE,
+    *,
+    reports_messages: bool = False,
 ) -> Build:
     """Cores of one view, each made by `make`, over the group layer."""
     return lambda us, seed: kind(
-        membership=us, founders=us.members, parameters=parameters, rng=random_for(seed, us, "group"), make=make
+        membership=us,
+        founders=us.members,
+        parameters=parameters,
+        rng=random_for(seed, us, "group"),
+        make=make,
+        reports_messages=reports_messages,
     )
 
 
@@ -109,7 +118,9 @@ def lamport_with(clock: type[LamportClock] = LamportClock) -> Build:
 
 def mutex(kind: type[MutexCore] = MutexCore) -> Build:
     return over_group(
-        lambda us, _, memory: kind(membership=us, parameters=MutexParameters(), memory=memory), parameters=QUIET
+        lambda us, _, memory: kind(membership=us, parameters=MutexParameters(), memory=memory),
+        parameters=QUIET,
+        reports_messages=True,
     )
 
 
@@ -119,7 +130,7 @@ def ricart_agrawala(kind: type[RicartAgrawalaCore | MaekawaCore] = RicartAgrawal
         make: MakeCore = lambda us, _, memory: kind(  # noqa: E731
             membership=us, parameters=MutexParameters(), kept=kept, memory=memory
         )
-        return over_group(make, parameters=QUIET)(us, seed)
+        return over_group(make, parameters=QUIET, reports_messages=True)(us, seed)
 
     return build
 

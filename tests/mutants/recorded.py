@@ -6,7 +6,7 @@ the records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 from analysis.checks import oracle
@@ -14,11 +14,10 @@ from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, MessageId, Property, Verdict
 from collector.records import Event, Level
 from node.effects import Deliver, Effect, Installed, Minority, Report, StateTaken, Undo
-from node.errors import RemoteError
 from node.trace import decode_stamp
-from node.wire import Kind, Message, decode_datagram
+from node.wire import Kind
 from tests.analysis.histories import check_linear
-from tests.node.cluster import GROUP, Build, Cluster, Host, Network
+from tests.node.cluster import Build, Cluster, Host, Network
 
 NO_MESSAGE = MessageId(0, 0, 0)
 History = dict[Incarnation, list[Record]]
@@ -123,24 +122,6 @@ class Recorded(Cluster):
         message = MessageId(stamp.origin, stamp.incarnation, stamp.number)
         self.note(_incarnation(host), event, int(effect.level), message)
         return message
-
-    def _transmit(self, host: Host, targets: Sequence[int], message: Message) -> None:
-        identity = MessageId(message.origin, message.incarnation, message.seq)
-        self.note(
-            _incarnation(host), Event.SEND, message.kind, identity, extra=message.flags, value=host.transmissions + 1
-        )
-        super()._transmit(host, targets, message)
-
-    def _arrive(self, host: Host, data: bytes) -> None:
-        if host.is_up and not host.is_paused:
-            try:
-                envelope, message = decode_datagram(data, group=GROUP)
-            except RemoteError:
-                pass  # The cluster counts it.
-            else:
-                transmitter = MessageId(envelope.sender, envelope.sender_incarnation, envelope.transmission)
-                self.note(_incarnation(host), Event.RECEIVE, message.kind, transmitter)
-        super()._arrive(host, data)
 
 
 def judge(history: History, members: tuple[int, ...], kinds: tuple[Property, ...]) -> dict[Property, Finding]:

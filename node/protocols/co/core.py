@@ -308,11 +308,6 @@ class CoCore(ViewStreams):
         ranks = {*self._awaited(), *(src for src in self._holding.lacking() if src != self._me)}
         return {self._members[rank]: sum(state.al.rows[rank]) + state.req[rank] for rank in sorted(ranks)}
 
-    @property
-    def holds_back(self) -> bool:
-        """False: a submission that CO takes is multicast at once."""
-        return False
-
     def positions(self) -> dict[int, int]:
         """By member, ascending: the number of its messages that we have accepted; of our own: that we have sent."""
         if self._ended is not None:

@@ -26,7 +26,7 @@ from analysis.checks.properties import (
 )
 from analysis.independent.compare import agrees, disagreements
 from analysis.independent.judge import History, Opinion, judge_histories, table_of
-from collector.records import CallReport, Event, Kind, MutexReport, Notice
+from collector.records import CallReport, Event, GroupReport, MutexReport, Notice
 from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_order import judge as judge_run
@@ -168,14 +168,10 @@ def test_the_words_are_those_of_the_trace_format() -> None:
         assert known[word.upper()] == int(code)
 
 
-def test_the_kinds_that_carry_nothing_are_those_of_the_wire() -> None:
+def test_the_codes_of_reports_of_messages_are_those_of_the_trace() -> None:
     text = (resources.files("analysis.independent") / "sql" / "properties" / "grant_order.sql").read_text()
-    (listed,) = re.findall(r"detail NOT IN \(([\d, ]+)\)", text)
-    own = {kind for kind in Kind if kind.name.startswith("GROUP_")} | {
-        *(Kind.RELIABLE_NACK, Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_ACKNOWLEDGEMENT, Kind.CO_RET, Kind.CO_STATE)
-    }
-
-    assert {int(code) for code in listed.split(",")} == {int(kind) for kind in own}
+    assert f"detail IN ({GroupReport.SENT:d}, {GroupReport.GIVEN:d})" in text
+    assert f"detail = {GroupReport.SENT:d} AS is_sent" in text
 
 
 def test_every_property_has_its_file_and_its_definition() -> None:
