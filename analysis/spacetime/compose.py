@@ -40,7 +40,7 @@ from analysis.spacetime.model import (
     protocol_name,
 )
 from analysis.spacetime.pairs import Locator, Pairs, taken_back, with_roles
-from collector.records import CallReport, DropReason, EndReason, Event, Level, Notice, ViewReason
+from collector.records import CallReport, DropReason, EndReason, Event, GroupReport, Level, Notice, ViewReason
 
 MAX_ARROWS: Final = 2000
 MAX_MARKS: Final = 4000
@@ -74,7 +74,7 @@ RECORDED: Final = {
 SILENT_NOTICES: Final = frozenset(
     (
         *(Notice.TIMESTAMP, Notice.RESIDENT, Notice.COST, Notice.REDONE, Notice.STATE, Notice.ESTIMATE),
-        *(Notice.CALLED, Notice.ADDRESSED),
+        *(Notice.CALLED, Notice.ADDRESSED, GroupReport.SENT, GroupReport.GIVEN),
     )
 )
 """Reports that are not shown: they accompany every event, submission or delivery and would hide it."""
