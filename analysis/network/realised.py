@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis.network import asked_delays
 from analysis.requested_network import Element, Network, Path, Span
 from topologies.model import Direction, Impairment
 
@@ -32,6 +33,8 @@ BUSY_FRAMES = 50
 
 LATE_NS = 300_000
 """Lateness up to which a frame counts as on time."""
+EARLY_NS = 100_000
+"""More than the difference of two time stamps of one clock on two processors."""
 
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
@@ -66,6 +69,11 @@ class Delays(NamedTuple):
     p50_ns: float
     p99_ns: float
     jitter_ns: float
+    p1_ns: float
+    p10_ns: float
+    p90_ns: float
+    skipped: int
+    """Frames faster than any that passes the delay line."""
 
 
 class Stalled(NamedTuple):
@@ -108,7 +116,7 @@ class Realised:
     """Frames that passed a cut."""
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
-    """Rests, if not clear, of the paths by which delays and losses were measured."""
+    """Rests of the paths by which delays and losses were measured; none if all are clear."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -168,13 +176,13 @@ def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-def wilson(hits: float, trials: float) -> tuple[float, float]:
-    """99 % confidence interval of a ratio."""
+def wilson(hits: float, trials: float, deviations: float = Z99) -> tuple[float, float]:
+    """Confidence interval of a ratio, of 99 % unless `deviations` are given."""
     if trials <= 0:
         return 0.0, 1.0
-    ratio, square = hits / trials, Z99 * Z99
+    ratio, square = hits / trials, deviations * deviations
     middle = ratio + square / (2 * trials)
-    spread = Z99 * math.sqrt(ratio * (1 - ratio) / trials + square / (4 * trials * trials))
+    spread = deviations * math.sqrt(ratio * (1 - ratio) / trials + square / (4 * trials * trials))
     # At the ends the exact value is 0 or 1; rounding must not turn "none" into "some".
     low = 0.0 if hits <= 0 else max(0.0, (middle - spread) / (1 + square / trials))
     high = 1.0 if hits >= trials else min(1.0, (middle + spread) / (1 + square / trials))
@@ -238,7 +246,7 @@ def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
         asked=interval.asked,
-        delays=_delays(delay_ns),
+        delays=_delays(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked),
         rate_bps=_rate_bps(parts, interval.asked),
@@ -252,8 +260,8 @@ def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
     """Samples of multicasts at one receiver only, and of unicasts: all samples of a multicast share the sender's
     port.
     """
-    multicast = [_Part(samples=part.samples.select(part.samples.is_multicast), rest=part.rest) for part in parts]
-    unicast = [_Part(samples=part.samples.select(~part.samples.is_multicast), rest=part.rest) for part in parts]
+    multicast = [replace(part, samples=part.samples.select(part.samples.is_multicast)) for part in parts]
+    unicast = [replace(part, samples=part.samples.select(~part.samples.is_multicast)) for part in parts]
     peers = {int(part.samples.peer[0]) for part in multicast if len(part)}
     # A receiver of near multicasts gets the others, too, so it has all frames that passed the sender's queue.
     peers = {int(part.samples.peer[0]) for part in multicast if part.samples.is_near.any()} or peers
@@ -279,7 +287,8 @@ def _cleanest(parts: Sequence[_Part], *wishes: Callable[[Path], bool]) -> list[_
 
 
 def _rests(parts: Sequence[_Part]) -> tuple[Path, ...]:
-    return tuple({part.rest: None for part in parts if len(part) and not part.rest.is_clear})
+    found = tuple({part.rest: None for part in parts if len(part)})
+    return () if all(rest.is_clear for rest in found) else found
 
 
 def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints:
@@ -301,7 +310,7 @@ def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: 
     is_excused = (late_ns > LATE_NS) & (stall_ns > 0)
     if not is_excused.any():
         return None
-    return Stalled(int(is_excused.sum()), int(stall_ns[is_excused].max()), _delays(delay_ns[~is_excused]))
+    return Stalled(int(is_excused.sum()), int(stall_ns[is_excused].max()), _delays(delay_ns[~is_excused], asked))
 
 
 def _stall_met(from_ns: Ints, until_ns: Ints, stalls: Ints) -> Ints:
@@ -311,11 +320,12 @@ def _stall_met(from_ns: Ints, until_ns: Ints, stalls: Ints) -> Ints:
     return np.where((first < len(stalls)) & (own[:, 0] < until_ns), own[:, 2], 0)
 
 
-def _delays(delay_ns: Ints) -> Delays | None:
+def _delays(delay_ns: Ints, asked: Impairment) -> Delays | None:
     if not len(delay_ns):
         return None
-    p50_ns, p99_ns = np.percentile(delay_ns, (50, 99))
-    return Delays(len(delay_ns), float(p50_ns), float(p99_ns), float(delay_ns.std()))
+    p1_ns, p10_ns, p50_ns, p90_ns, p99_ns = np.percentile(delay_ns, (1, 10, 50, 90, 99)).tolist()
+    skipped = int((delay_ns < asked_delays.least_ns(asked) - EARLY_NS).sum())
+    return Delays(len(delay_ns), p50_ns, p99_ns, float(delay_ns.std()), p1_ns, p10_ns, p90_ns, skipped)
 
 
 def _arrived(values: Ints, part: _Part) -> Ints:
