@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from analysis.network import asked_delays
 from analysis.requested_network import Element, Network, Path, Span
+from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]
@@ -35,6 +36,9 @@ LATE_NS = 300_000
 """Lateness up to which a frame counts as on time."""
 EARLY_NS = 100_000
 """More than the difference of two time stamps of one clock on two processors."""
+WITNESS_NS = 1_000_000
+"""The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
+seen."""
 
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
@@ -77,7 +81,9 @@ class Delays(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """Number of frames that were late because the machine stood still, and the delays of the others."""
+    """Number of frames that were late because the machine stood still, and the delays of the others. With jitter: of
+    frames that may have been late.
+    """
 
     frames: int
     longest_ns: int
@@ -125,6 +131,7 @@ class _Part:
 
     samples: Samples
     rest: Path
+    path: Path
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -230,7 +237,7 @@ def _take(interval: _Interval, samples: Samples, path: Path, element: Element) -
     if path.is_cut:
         interval.leaked += int((samples.arrive_ns != NEVER).sum())
     elif not path.is_receiver_down:
-        interval.parts.append(_Part(samples=samples, rest=path.without(element)))
+        interval.parts.append(_Part(samples=samples, rest=path.without(element), path=path))
 
 
 def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
@@ -296,28 +303,51 @@ def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints
 
 
 def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: Ints) -> Stalled | None:
-    """Late frames that met a stall when they were sent or when they were due; between these times a frame waits
-    anyway.
-    """
-    if not len(stalls):
+    if not len(stalls) or not len(delay_ns):
         return None
-    sent_ns = _of_arrived(parts, lambda part: part.samples.sent_ns)
-    arrive_ns = _of_arrived(parts, lambda part: part.samples.arrive_ns)
-    late_ns = delay_ns - asked.delay_ns
-    stall_ns = np.maximum(
-        _stall_met(sent_ns, sent_ns + late_ns, stalls), _stall_met(arrive_ns - late_ns, arrive_ns, stalls)
-    )
-    is_excused = (late_ns > LATE_NS) & (stall_ns > 0)
+    stall_ns = np.concatenate([_excuses(part, stalls) for part in parts])
+    is_excused = stall_ns > 0
     if not is_excused.any():
         return None
-    return Stalled(int(is_excused.sum()), int(stall_ns[is_excused].max()), _delays(delay_ns[~is_excused], asked))
+    return Stalled(int(is_excused.sum()), int(stall_ns.max()), _delays(delay_ns[~is_excused], asked))
 
 
-def _stall_met(from_ns: Ints, until_ns: Ints, stalls: Ints) -> Ints:
-    """Length of the first stall that overlaps each of these spans; 0: there is none."""
-    first = np.searchsorted(stalls[:, 1], from_ns, "right")
-    own = stalls[np.minimum(first, len(stalls) - 1)]
-    return np.where((first < len(stalls)) & (own[:, 0] < until_ns), own[:, 2], 0)
+def _excuses(part: _Part, stalls: Ints) -> Ints:
+    """Length of the longest stall that may have made each arrived frame as late as it was; 0: there is none.
+
+    A stall meets a frame that is sent, or due at the end of a delay line, while it or its backlog lasts; inside a delay
+    line a frame waits anyway. It leaves with the backlog at the latest, and no later moment is excused. With jitter the
+    time at which a frame is due is known only roughly: then all frames that may have met a stall are excused, so that
+    the others are a fair sample.
+    """
+    sent_ns = _arrived(part.samples.sent_ns, part)
+    late_ns = _arrived(part.samples.arrive_ns, part) - sent_ns - part.path.delay_ns
+    spread_ns = _spread_ns(part.path)
+    most_ns = np.full(len(sent_ns), LATE_NS + spread_ns)
+    longest_ns = np.zeros(len(sent_ns), np.int64)
+    for hop_ns in np.cumsum([0, *(impairment.delay_ns for _, impairment in part.path.elements)]).tolist():
+        due_ns = sent_ns + hop_ns
+        # The frame may be as late here as stalls at earlier hops made it.
+        place = np.searchsorted(stalls[:, 0], due_ns + most_ns + WITNESS_NS, "right") - 1
+        stall = stalls[np.maximum(place, 0)]
+        is_met = (place >= 0) & (stall[:, 1] > due_ns - spread_ns)
+        left_ns = stall[:, 1] - due_ns + LATE_NS + spread_ns
+        most_ns = np.where(is_met, np.maximum(most_ns, left_ns), most_ns)
+        longest_ns = np.where(is_met, np.maximum(longest_ns, stall[:, 2]), longest_ns)
+    is_late = (late_ns > LATE_NS) | (spread_ns > 0)
+    return np.where(is_late & (late_ns <= most_ns), longest_ns, 0)
+
+
+def _spread_ns(path: Path) -> int:
+    """Most that jitter and reordering move a frame from the time at which it is due."""
+    spread_ns = 0
+    for _, one in path.elements:
+        if one.jitter_ns:
+            entries = table(one.distribution)
+            spread_ns += one.jitter_ns * max(-entries[0], entries[-1]) // SCALE
+        if one.reorder_ratio:
+            spread_ns += one.delay_ns
+    return spread_ns
 
 
 def _delays(delay_ns: Ints, asked: Impairment) -> Delays | None:

@@ -337,9 +337,100 @@ def test_a_stall_excuses_no_more_than_it_did(
     assert delays_of(found).p99_ns == (6_500_000 if late else 5_100_000), "the row includes the late frames"
 
 
+def repeated(from_ms: float, until_ms: float) -> list[tuple[float, float]]:
+    """Stalls in each 50 ms."""
+    return [(50 * number + from_ms, 50 * number + until_ms) for number in range(50)]
+
+
+FIFTY = Impairment(delay_ns=50 * MS)
+
+
+@pytest.mark.parametrize(
+    ("spans", "late_ms", "expected"),
+    [
+        (repeated(0, 5), 5.0, PASS),
+        (repeated(0.95, 5), 5.0, PASS),
+        (repeated(1.4, 5), 5.0, FAIL),
+        (repeated(-4, 1), 5.0, PASS),
+        (repeated(-4, 1), 6.2, PASS),
+        (repeated(-4, 1), 6.4, FAIL),
+        (repeated(-9, -4), 0.9, PASS),
+        (repeated(-10, -5), 5.0, FAIL),
+        (repeated(20, 25), 5.0, FAIL),
+        (repeated(0, 0.6), 40.0, FAIL),
+        ([(number * 300, number * 300 + 0.6) for number in range(9)], 400.0, FAIL),
+        ([], 5.0, FAIL),
+    ],
+    ids=[
+        "it was due as the stall began",
+        "it was due as the stall began, which the witness saw later",
+        "it was due before",
+        "it was due in the stall",
+        "it left with the backlog",
+        "it left after the backlog",
+        "it was due in the backlog",
+        "it was due after the backlog",
+        "it was in its delay line",
+        "it was much later than the stall was long",
+        "stalls lie between its due time and its arrival",
+        "there was none",
+    ],
+)
+def test_a_frame_is_excused_for_as_long_as_the_stall_kept_it(
+    spans: list[tuple[float, float]], late_ms: float, expected: Verdict
+) -> None:
+    """Each fiftieth frame is due at a multiple of 50 ms, and late."""
+    frames = one_in(50, 50 * MS + round(late_ms * MS), 50_100_000)
+    stalls = stalls_with_backlog([(round(start * MS), round(end * MS)) for start, end in spans])
+    (found,) = to_n2(frames, FIFTY, stalls=stalls)
+
+    assert accuracy.judge(found).verdict is expected
+
+
+TWO_LINES = {
+    "p1/n1": {"from-node": Impairment(delay_ns=20 * MS)},
+    "p1/n2": {"to-node": Impairment(delay_ns=60 * MS)},
+}
+
+
+@pytest.mark.parametrize(
+    ("spans", "late_ms", "expected"),
+    [
+        (repeated(0, 3), 3.0, PASS),
+        (repeated(19, 22), 3.0, PASS),
+        (repeated(29, 32), 3.0, PASS),
+        (repeated(8, 11), 3.0, FAIL),
+        (repeated(40, 43), 3.0, FAIL),
+        (sorted([*repeated(20, 25), *repeated(35, 40)]), 15.2, PASS),
+        (sorted([*repeated(20, 25), *repeated(35, 40)]), 15.4, FAIL),
+    ],
+    ids=["at the sender", "at the first line", "at the second", "before", "after", "at both", "later than by both"],
+)
+def test_a_stall_meets_a_frame_at_each_delay_line_of_its_way(
+    spans: list[tuple[float, float]], late_ms: float, expected: Verdict
+) -> None:
+    """A late frame is sent at a multiple of 50 ms, and is due after 20 and 80 ms."""
+    stalls = stalls_with_backlog([(round(start * MS), round(end * MS)) for start, end in spans])
+    (found,) = at(N2, one_in(50, 80 * MS + round(late_ms * MS), 80_100_000), TWO_LINES, stalls=stalls)
+
+    assert accuracy.judge(found).verdict is expected
+
+
+@pytest.mark.parametrize(("late_ms", "expected"), [(30, PASS), (90, FAIL)])
+def test_with_jitter_frames_that_may_have_met_a_stall_are_left_out(late_ms: int, expected: Verdict) -> None:
+    number = np.arange(2000)
+    late_ns = np.where((number >= 450) & (number < 480), late_ms * MS, 60_000)
+    stalls = stalls_with_backlog([(500 * MS, 530 * MS)])
+    (found,) = to_n2(jittered(SLIGHT, more_ns=late_ns), SLIGHT, stalls=stalls)
+
+    assert accuracy.judge(found).verdict is expected
+    if expected is PASS:
+        assert accuracy.judge(found).text.startswith("as asked, but for 1")
+
+
 def test_no_stall_makes_a_frame_early() -> None:
     stalls = stalls_with_backlog([(0, 2000 * MS)])
-    (found,) = to_n2(one_in(3, 60_000, 5_100_000), DELAYED, stalls=stalls)
+    (found,) = to_n2(one_in(3, 60_000, 50_100_000), FIFTY, stalls=stalls)
 
     assert accuracy.judge(found).verdict is FAIL
 
