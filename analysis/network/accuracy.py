@@ -322,14 +322,20 @@ def _corruption(realised: Realised) -> Iterator[Remark]:
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
     least = asked.loss_ratio * (1 - asked.duplicate_ratio)
+    # Of copies that the rest of the path made, all must be lost.
+    doubled = max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    fewest = asked.loss_ratio * max(0.0, 1 - asked.duplicate_ratio - doubled)
     corrupt = min(1.0, asked.corrupt_ratio + max((rest.corrupt_ratio for rest in realised.loss_rests), default=0.0))
     most = least + (1 - least) * corrupt
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
     if is_too_high and has_queue:
         yield Remark(Verdict.PASS, "a queue dropped more than the asked loss")
-    elif is_too_high or losses.high < least:
+    elif is_too_high or losses.high < fewest:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
+    elif losses.is_rest_missing:
+        lost = f"{losses.lost} of {losses.frames} frames were lost"
+        yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")
 
 
 def _bursts(losses: Losses, asked: Impairment) -> Iterator[Remark]:
@@ -352,7 +358,8 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
         return
     # netem passes the copy through the delay line again, where it may be lost, as may the other copy.
     expected = asked.duplicate_ratio * (1 - asked.loss_ratio) ** 2
-    low, high = wilson(losses.duplicated, independent_trials(losses.frames, asked))
+    trials = independent_trials(losses.frames, asked)
+    low, high = wilson(losses.duplicated * trials / losses.frames, trials)
     if not low <= expected <= high:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")

@@ -104,6 +104,8 @@ class Losses(NamedTuple):
     """Mean length of the runs of lost frames; None: none was lost."""
     duplicated: int
     """Frames of which more than one copy arrived."""
+    is_rest_missing: bool
+    """Fewer were lost than the rest of the path alone was asked to lose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,8 +374,10 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
     is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]
     lost = int(is_lost.sum())
     bursts = int((is_lost & ~np.concatenate(([False], is_lost[:-1]))).sum())
-    trials = independent_trials(frames, asked)
+    bursty = [one for part in parts for _, one in part.rest.elements]
+    trials = min(independent_trials(frames, one) for one in (asked, *bursty))
     low, high = wilson(lost * trials / frames, trials)
+    _, most = wilson(lost * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     return Losses(
         frames=frames,
         lost=lost,
@@ -383,7 +387,14 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
         bursts=bursts,
         burst_frames=lost / bursts if bursts else None,
         duplicated=int((copies > 1).sum()),
+        is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
     )
+
+
+def _least_lost(part: _Part) -> float:
+    """Part of the frames that the rest of the path alone loses. Of a frame's copies all must be lost."""
+    single = 1.0 - part.path.duplicate_ratio
+    return 1.0 - math.prod(1.0 - one.loss_ratio * single for _, one in part.rest.elements)
 
 
 def _own_share(loss: float, survival: float) -> float:

@@ -491,6 +491,14 @@ def test_duplicates_are_counted_and_judged() -> None:
     assert accuracy.judge(unasked).verdict is FAIL
 
 
+def test_duplicates_beside_bursts_are_their_share_of_the_frames() -> None:
+    frames = lose(sent(10_000, every_ns=10_000), gilbert_elliott(10_000, 0.1, 4.0, 5))
+    frames.copies[(frames.copies > 0) & (RNG(7).random(10_000) < 0.05 * 0.9)] = 2
+    (found,) = to_n2(frames, replace(BURSTY, duplicate_ratio=0.05))
+
+    assert "arrived twice" not in accuracy.judge(found).text
+
+
 def test_the_rate_of_an_overrun_queue_is_measured_while_it_is_busy() -> None:
     (found,) = to_n2(overrun(1_000_000), NARROW)
 
@@ -542,6 +550,43 @@ def test_what_the_rest_of_the_path_is_asked_to_do_is_taken_off() -> None:
     assert losses_of(found).ratio == pytest.approx(1 - (1 - is_lost.mean()) / 0.8)
     assert losses_of(found).low < 0.1 < losses_of(found).high
     assert accuracy.judge(found) == (PASS, "measured together with p1/n1 from-node")
+
+
+LOSSY_LINK = """
+name: two
+partitions:
+  p1: {nodes: 1}
+  p2: {nodes: 1}
+links:
+  - {between: [p1, p2], there: {loss: 20 %}}
+"""
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(0.0, FAIL), (0.16, FAIL), (0.19, PASS), (0.2, PASS), (0.4, FAIL)])
+def test_a_link_that_loses_less_than_was_asked_fails(loss: float, expected: Verdict) -> None:
+    """Four deviations of 3,000 frames are 0.03."""
+    frames = lose(sent(3000), RNG(1).permutation(3000) < 3000 * loss)
+    network = build(load.loads(LOSSY_LINK), {}, ())
+    (found,) = measure(network, ("to-node", "p2/n1"), frames, first_ns=-1, last_ns=LAST_NS)
+
+    assert accuracy.judge(found).verdict is expected
+    assert losses_of(found).ratio >= 0
+
+
+def test_copies_that_the_sender_made_are_lost_one_by_one() -> None:
+    """Each frame comes twice to a port that loses 40 %: of both copies 16 %."""
+    asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=1.0)}, "p1/n2": {"to-node": Impairment(loss_ratio=0.4)}}
+    frames = lose(sent(3000), RNG(1).random(3000) < 0.16)
+    assert [accuracy.judge(found).verdict for found in at(N2, frames, asked)] == [PASS]
+
+
+def test_bursts_elsewhere_make_the_interval_wider() -> None:
+    bursty = {"p1/n2": {"to-node": BURSTY}}
+    single = {"p1/n2": {"to-node": replace(BURSTY, loss_burst_frames=1.0)}}
+    frames = lose(sent(2000, peer=1), RNG(10).random(2000) < 0.12)
+
+    assert accuracy.judge(from_n1(frames, bursty)).verdict is PASS
+    assert accuracy.judge(from_n1(frames, single)).verdict is FAIL
 
 
 def test_a_sender_is_measured_at_one_receiver() -> None:
