@@ -46,6 +46,8 @@ def at_least_ns(own: Impairment, rest: Path, level: float, frames: int) -> float
     """
     part = max(0.0, level - _chance(level, frames))
     elements = (own, *(one for _, one in rest.elements))
+    if any(one.reorder_ratio and one.rate_bps for one in elements):
+        return None  # Frames that skip the delay line skip its queue, which may drop most of the others.
     for doubled in (one.duplicate_ratio for one in elements if one.duplicate_ratio):
         part = ((1 + doubled) - math.sqrt((1 + doubled) ** 2 - 4 * doubled * part)) / (2 * doubled)
     for skipping in (one.reorder_ratio for one in elements if one.reorder_ratio):

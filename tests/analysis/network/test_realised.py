@@ -247,6 +247,18 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "a quarter less reordered": (skipping(0.21), REORDERED, FAIL, "of the frames skipped the delay, 30 % was asked"),
     "a tenth less reordered, by late frames": (skipping(0.27), REORDERED, PASS, ""),
     "a quarter more reordered": (skipping(0.38), REORDERED, FAIL, "of the frames skipped the delay, 30 % was asked"),
+    "more frames that skip a queue which drops others": (
+        skipping(0.6),
+        replace(REORDERED, rate_bps=10**9),
+        UNKNOWN,
+        "the rate was never reached, so it was not tested",
+    ),
+    "none reordered past a queue": (
+        skipping(0.0),
+        replace(REORDERED, rate_bps=10**9),
+        FAIL,
+        "0 % of the frames skipped the delay, 30 % was asked",
+    ),
     "most reordered as asked": (skipping(0.9), replace(REORDERED, reorder_ratio=0.9), PASS, ""),
     "reordered past a short delay": (
         sent(2000),
