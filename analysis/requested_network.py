@@ -100,6 +100,10 @@ class Path:
         return min(1.0, sum(impairment.corrupt_ratio for _, impairment in self.elements))
 
     @property
+    def duplicate_ratio(self) -> float:
+        return min(1.0, sum(impairment.duplicate_ratio for _, impairment in self.elements))
+
+    @property
     def longest_ns(self) -> int:
         """Longest time to arrival; a frame that takes longer never arrives."""
         return MARGIN_NS + sum(_longest_ns(impairment) for _, impairment in self.elements) + _bus_ns(self.buses)

@@ -19,8 +19,9 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from analysis.checks.properties import Verdict, merge
-from analysis.network import pairing
+from analysis.network import asked_delays, pairing
 from analysis.network.realised import (
+    EARLY_NS,
     ENOUGH_FRAMES,
     LATE_NS,
     NO_STALLS,
@@ -39,7 +40,7 @@ from analysis.requested_network import Element, Network
 from analysis.requested_network import Path as NetworkPath
 from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
-from topologies.model import Direction, Distribution, Impairment
+from topologies.model import Direction, Impairment
 
 CANDIDATES = 16
 """Most receivers that are considered for the measurement of a sender."""
@@ -149,7 +150,7 @@ def _extra_copies(direction: str, own: Samples) -> int:
 def _row(element: Element, realised: Realised) -> LinkRow:
     delays, losses = realised.delays, realised.losses
     remark = judge(realised)
-    delay_ms = [None] * 3 if delays is None else [value / 1e6 for value in delays[1:]]
+    delay_ms = [None] * 3 if delays is None else [value / 1e6 for value in delays[1:4]]
     loss = [None] * 4 if losses is None else [losses.ratio, losses.low, losses.high, losses.burst_frames]
     return {
         "node": element[1],
@@ -169,9 +170,9 @@ def _row(element: Element, realised: Realised) -> LinkRow:
 
 MEDIAN_ABOVE_NS = LATE_NS
 TAIL_ABOVE_NS = 1_000_000
-EARLY_NS = 100_000
-"""More than the difference of two time stamps of one clock on two processors."""
-MEDIAN_OF_JITTER = 0.1
+PART_OF_JITTER = 0.1
+LEAST_SKIPPED = 0.9
+"""Part of the skipping frames that must be seen to skip the delay line: a busy machine may keep the others as long."""
 RATE_TOLERANCE = 0.05
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
@@ -195,6 +196,8 @@ def judge(realised: Realised) -> Remark:
         return Remark(Verdict.UNKNOWN, f"only {frames} frames passed while nothing changed, {ENOUGH_FRAMES} are needed")
     remarks = [
         *_delay(realised),
+        *_reordering(realised),
+        *_corruption(realised),
         *_loss(realised.losses, realised),
         *_bursts(realised.losses, realised.asked),
         *_duplicates(realised.losses, realised),
@@ -206,24 +209,29 @@ def judge(realised: Realised) -> Remark:
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
-    """Checks of the delays of all frames. If they fail, frames that a stall of the machine made late are left out,
-    because the emulation did not cause it; with too many of them the result is unknown.
+    """Checks of the delays of all frames. If some are too late, frames that a stall of the machine made late are left
+    out, because the emulation did not cause it; with too many of them the result is unknown. A stall makes no frame
+    early.
     """
-    if realised.delays is None:
+    delays, stalled = realised.delays, realised.stalled
+    if delays is None:
         if realised.asked.loss_ratio < 1.0:
             yield Remark(Verdict.UNKNOWN, "no frame arrived, so no delay could be measured")
         return
-    found, stalled = list(_delay_of(realised.delays, realised)), realised.stalled
-    if stalled is None or all(remark.verdict is not Verdict.FAIL for remark in found):
-        yield from found
-    elif stalled.others is None or stalled.frames > STALLED_RATIO * realised.delays.frames:
+    early, late = list(_early(delays, realised)), list(_late(delays, realised))
+    if _has_queue(realised.delay_rests, realised.asked):
+        late = [Remark(Verdict.PASS, "waiting in a queue is part of the delay")]
+    yield from early
+    if stalled is None or all(remark.verdict is not Verdict.FAIL for remark in late):
+        yield from late
+    elif stalled.others is None or stalled.frames > STALLED_RATIO * delays.frames:
         yield Remark(
             Verdict.UNKNOWN,
-            f"{stalled.frames} of {realised.delays.frames} frames were late by stalls of the machine, of"
+            f"{stalled.frames} of {delays.frames} frames met stalls of the machine, of"
             f" {_ms(stalled.longest_ns)} at most; beyond {_percent(STALLED_RATIO)} nothing can be told",
         )
-    elif any(remark.verdict is Verdict.FAIL for remark in _delay_of(stalled.others, realised)):
-        yield from found
+    elif any(remark.verdict is Verdict.FAIL for remark in _late(stalled.others, realised)):
+        yield from late
     else:
         yield Remark(
             Verdict.PASS,
@@ -232,43 +240,103 @@ def _delay(realised: Realised) -> Iterator[Remark]:
         )
 
 
-def _delay_of(delays: Delays, realised: Realised) -> Iterator[Remark]:
-    asked = realised.asked
-    has_queue = asked.rate_bps is not None or any(rest.has_queue for rest in realised.delay_rests)
-    jitters = [asked, *(impairment for rest in realised.delay_rests for _, impairment in rest.elements)]
-    skewed = [one for one in jitters if one.jitter_ns and one.distribution not in _SYMMETRIC]
-    if skewed or asked.reorder_ratio > 0.4:
-        yield Remark(Verdict.PASS, f"{skewed[0].distribution.value if skewed else 'reordered'} delays are not judged")
+def _early(delays: Delays, realised: Realised) -> Iterator[Remark]:
+    """The first quantile that is less than was asked. Where rests of paths differ, it is that of a mixture."""
+    asked, rests = realised.asked, _rests(realised)
+    slack_ns = EARLY_NS + PART_OF_JITTER * _jitter_ns(realised)
+    # A full queue drops the frames in the middle of a jitter, so more of the rest are fast.
+    is_thinned = _has_queue(realised.delay_rests, asked) and _is_jittered(realised)
+    for name, level, value_ns in _quantiles(delays):
+        bounds = [asked_delays.at_least_ns(asked, rest, level, delays.frames) for rest in rests]
+        known = [bound for bound in bounds if bound is not None]
+        if len(known) == len(bounds) and value_ns < min(known) - slack_ns and not (is_thinned and level < 0.5):
+            wanted_ns = min(asked_delays.quantile_ns(asked, rest, level) for rest in rests)
+            yield Remark(Verdict.FAIL, f"{name} is {_ms(value_ns)}, {_ms(wanted_ns)} was asked")
+            return
+
+
+def _late(delays: Delays, realised: Realised) -> Iterator[Remark]:
+    """The first quantile that is more than was asked."""
+    asked, rests = realised.asked, _rests(realised)
+    for name, level, value_ns in _quantiles(delays):
+        above_ns = MEDIAN_ABOVE_NS if level <= 0.5 else TAIL_ABOVE_NS
+        most_ns = max(asked_delays.at_most_ns(asked, rest, level, delays.frames) for rest in rests)
+        if value_ns > most_ns + above_ns + PART_OF_JITTER * _jitter_ns(realised):
+            wanted_ns = max(asked_delays.quantile_ns(asked, rest, level) for rest in rests)
+            yield Remark(Verdict.FAIL, f"{name} is {_ms(value_ns)}, {_ms(wanted_ns)} was asked")
+            return
+
+
+def _quantiles(delays: Delays) -> Iterator[tuple[str, float, float]]:
+    """Those that are judged, the plainest first."""
+    yield "the median delay", 0.5, delays.p50_ns
+    yield "p99 of the delay", 0.99, delays.p99_ns
+    yield "p90 of the delay", 0.9, delays.p90_ns
+    yield "p10 of the delay", 0.1, delays.p10_ns
+    yield "p1 of the delay", 0.01, delays.p1_ns
+
+
+def _rests(realised: Realised) -> Sequence[NetworkPath]:
+    """Rests of paths with different delays: those of a thousand senders are mostly alike."""
+    found = {tuple(one for _, one in rest.elements): rest for rest in realised.delay_rests}
+    return tuple(found.values()) or (NetworkPath(elements=()),)
+
+
+def _has_queue(rests: Sequence[NetworkPath], asked: Impairment) -> bool:
+    return asked.rate_bps is not None or any(rest.has_queue for rest in rests)
+
+
+def _is_jittered(realised: Realised) -> bool:
+    own = realised.asked.jitter_ns or realised.asked.reorder_ratio
+    return bool(own) or any(rest.has_jitter for rest in realised.delay_rests)
+
+
+def _jitter_ns(realised: Realised) -> int:
+    rests = (sum(one.jitter_ns for _, one in rest.elements) for rest in realised.delay_rests)
+    return realised.asked.jitter_ns + max(rests, default=0)
+
+
+def _reordering(realised: Realised) -> Iterator[Remark]:
+    """Frames that skip the delay line are those faster than it. Late ones are not seen to skip a short delay."""
+    asked, delays, rests = realised.asked, realised.delays, realised.delay_rests
+    if not asked.reorder_ratio or delays is None:
         return
-    jitter_ns = sum(one.jitter_ns for one in jitters)
-    is_jittered = jitter_ns > 0 or any(one.reorder_ratio for one in jitters)
-    yield from _median(delays, asked, slack_ns=MEDIAN_OF_JITTER * jitter_ns, has_queue=has_queue)
-    if not is_jittered and not has_queue and delays.p99_ns > asked.delay_ns + TAIL_ABOVE_NS:
-        yield Remark(Verdict.FAIL, f"p99 of the delay is {_ms(delays.p99_ns)}, {_ms(asked.delay_ns)} was asked")
+    is_told_apart = asked_delays.least_ns(asked) >= EARLY_NS + TAIL_ABOVE_NS
+    if not is_told_apart or any(rest.has_jitter or rest.has_queue for rest in rests):
+        yield Remark(Verdict.PASS, "reordering is not told apart from other differences of delay, so it is not judged")
+        return
+    low, high = wilson(delays.skipped, delays.frames, deviations=asked_delays.DEVIATIONS)
+    # Each copy may skip the delay line, and is the first then.
+    copies = max((math.prod(1 + one.duplicate_ratio for _, one in rest.elements) for rest in rests), default=1.0)
+    most = asked.reorder_ratio * (1 + asked.duplicate_ratio) * copies
+    is_thinned = asked.rate_bps is not None  # By a queue that drops none of the frames that skip it.
+    if (low > most and not is_thinned) or high < LEAST_SKIPPED * asked.reorder_ratio:
+        share, wanted = _percent(delays.skipped / delays.frames), _percent(asked.reorder_ratio)
+        yield Remark(Verdict.FAIL, f"{share} of the frames skipped the delay, {wanted} was asked")
 
 
-_SYMMETRIC = (Distribution.UNIFORM, Distribution.NORMAL)
-
-
-def _median(delays: Delays, asked: Impairment, *, slack_ns: float, has_queue: bool) -> Iterator[Remark]:
-    above_ns = delays.p50_ns - asked.delay_ns
-    if above_ns < -EARLY_NS - slack_ns or (above_ns > MEDIAN_ABOVE_NS + slack_ns and not has_queue):
-        yield Remark(Verdict.FAIL, f"the median delay is {_ms(delays.p50_ns)}, {_ms(asked.delay_ns)} was asked")
-    elif has_queue:
-        yield Remark(Verdict.PASS, "waiting in a queue is part of the delay")
+def _corruption(realised: Realised) -> Iterator[Remark]:
+    if realised.asked.corrupt_ratio:
+        yield Remark(Verdict.UNKNOWN, "corruption is not measured, so it is not judged")
 
 
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
     least = asked.loss_ratio * (1 - asked.duplicate_ratio)
+    # Of copies that the rest of the path made, all must be lost.
+    doubled = max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    fewest = asked.loss_ratio * max(0.0, 1 - asked.duplicate_ratio - doubled)
     corrupt = min(1.0, asked.corrupt_ratio + max((rest.corrupt_ratio for rest in realised.loss_rests), default=0.0))
     most = least + (1 - least) * corrupt
-    has_queue = asked.rate_bps is not None or any(rest.has_queue for rest in realised.loss_rests)
+    has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
     if is_too_high and has_queue:
         yield Remark(Verdict.PASS, "a queue dropped more than the asked loss")
-    elif is_too_high or losses.high < least:
+    elif is_too_high or losses.high < fewest:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
+    elif losses.is_rest_missing:
+        lost = f"{losses.lost} of {losses.frames} frames were lost"
+        yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")
 
 
 def _bursts(losses: Losses, asked: Impairment) -> Iterator[Remark]:
@@ -291,7 +359,8 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
         return
     # netem passes the copy through the delay line again, where it may be lost, as may the other copy.
     expected = asked.duplicate_ratio * (1 - asked.loss_ratio) ** 2
-    low, high = wilson(losses.duplicated, independent_trials(losses.frames, asked))
+    trials = independent_trials(losses.frames, asked)
+    low, high = wilson(losses.duplicated * trials / losses.frames, trials)
     if not low <= expected <= high:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis.network import asked_delays
 from analysis.requested_network import Element, Network, Path, Span
+from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]
@@ -32,6 +34,11 @@ BUSY_FRAMES = 50
 
 LATE_NS = 300_000
 """Lateness up to which a frame counts as on time."""
+EARLY_NS = 100_000
+"""More than the difference of two time stamps of one clock on two processors."""
+WITNESS_NS = 1_000_000
+"""The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
+seen."""
 
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
@@ -66,10 +73,17 @@ class Delays(NamedTuple):
     p50_ns: float
     p99_ns: float
     jitter_ns: float
+    p1_ns: float
+    p10_ns: float
+    p90_ns: float
+    skipped: int
+    """Frames faster than any that passes the delay line."""
 
 
 class Stalled(NamedTuple):
-    """Number of frames that were late because the machine stood still, and the delays of the others."""
+    """Number of frames that were late because the machine stood still, and the delays of the others. With jitter: of
+    frames that may have been late.
+    """
 
     frames: int
     longest_ns: int
@@ -90,6 +104,8 @@ class Losses(NamedTuple):
     """Mean length of the runs of lost frames; None: none was lost."""
     duplicated: int
     """Frames of which more than one copy arrived."""
+    is_rest_missing: bool
+    """Fewer were lost than the rest of the path alone was asked to lose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +124,7 @@ class Realised:
     """Frames that passed a cut."""
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
-    """Rests, if not clear, of the paths by which delays and losses were measured."""
+    """Rests of the paths by which delays and losses were measured; none if all are clear."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -117,6 +133,7 @@ class _Part:
 
     samples: Samples
     rest: Path
+    path: Path
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -168,13 +185,13 @@ def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-def wilson(hits: float, trials: float) -> tuple[float, float]:
-    """99 % confidence interval of a ratio."""
+def wilson(hits: float, trials: float, deviations: float = Z99) -> tuple[float, float]:
+    """Confidence interval of a ratio, of 99 % unless `deviations` are given."""
     if trials <= 0:
         return 0.0, 1.0
-    ratio, square = hits / trials, Z99 * Z99
+    ratio, square = hits / trials, deviations * deviations
     middle = ratio + square / (2 * trials)
-    spread = Z99 * math.sqrt(ratio * (1 - ratio) / trials + square / (4 * trials * trials))
+    spread = deviations * math.sqrt(ratio * (1 - ratio) / trials + square / (4 * trials * trials))
     # At the ends the exact value is 0 or 1; rounding must not turn "none" into "some".
     low = 0.0 if hits <= 0 else max(0.0, (middle - spread) / (1 + square / trials))
     high = 1.0 if hits >= trials else min(1.0, (middle + spread) / (1 + square / trials))
@@ -222,7 +239,7 @@ def _take(interval: _Interval, samples: Samples, path: Path, element: Element) -
     if path.is_cut:
         interval.leaked += int((samples.arrive_ns != NEVER).sum())
     elif not path.is_receiver_down:
-        interval.parts.append(_Part(samples=samples, rest=path.without(element)))
+        interval.parts.append(_Part(samples=samples, rest=path.without(element), path=path))
 
 
 def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
@@ -238,7 +255,7 @@ def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
         asked=interval.asked,
-        delays=_delays(delay_ns),
+        delays=_delays(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked),
         rate_bps=_rate_bps(parts, interval.asked),
@@ -252,8 +269,8 @@ def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
     """Samples of multicasts at one receiver only, and of unicasts: all samples of a multicast share the sender's
     port.
     """
-    multicast = [_Part(samples=part.samples.select(part.samples.is_multicast), rest=part.rest) for part in parts]
-    unicast = [_Part(samples=part.samples.select(~part.samples.is_multicast), rest=part.rest) for part in parts]
+    multicast = [replace(part, samples=part.samples.select(part.samples.is_multicast)) for part in parts]
+    unicast = [replace(part, samples=part.samples.select(~part.samples.is_multicast)) for part in parts]
     peers = {int(part.samples.peer[0]) for part in multicast if len(part)}
     # A receiver of near multicasts gets the others, too, so it has all frames that passed the sender's queue.
     peers = {int(part.samples.peer[0]) for part in multicast if part.samples.is_near.any()} or peers
@@ -279,7 +296,8 @@ def _cleanest(parts: Sequence[_Part], *wishes: Callable[[Path], bool]) -> list[_
 
 
 def _rests(parts: Sequence[_Part]) -> tuple[Path, ...]:
-    return tuple({part.rest: None for part in parts if len(part) and not part.rest.is_clear})
+    found = tuple({part.rest: None for part in parts if len(part)})
+    return () if all(rest.is_clear for rest in found) else found
 
 
 def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints:
@@ -287,35 +305,59 @@ def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints
 
 
 def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: Ints) -> Stalled | None:
-    """Late frames that met a stall when they were sent or when they were due; between these times a frame waits
-    anyway.
-    """
-    if not len(stalls):
+    if not len(stalls) or not len(delay_ns):
         return None
-    sent_ns = _of_arrived(parts, lambda part: part.samples.sent_ns)
-    arrive_ns = _of_arrived(parts, lambda part: part.samples.arrive_ns)
-    late_ns = delay_ns - asked.delay_ns
-    stall_ns = np.maximum(
-        _stall_met(sent_ns, sent_ns + late_ns, stalls), _stall_met(arrive_ns - late_ns, arrive_ns, stalls)
-    )
-    is_excused = (late_ns > LATE_NS) & (stall_ns > 0)
+    stall_ns = np.concatenate([_excuses(part, stalls) for part in parts])
+    is_excused = stall_ns > 0
     if not is_excused.any():
         return None
-    return Stalled(int(is_excused.sum()), int(stall_ns[is_excused].max()), _delays(delay_ns[~is_excused]))
+    return Stalled(int(is_excused.sum()), int(stall_ns.max()), _delays(delay_ns[~is_excused], asked))
 
 
-def _stall_met(from_ns: Ints, until_ns: Ints, stalls: Ints) -> Ints:
-    """Length of the first stall that overlaps each of these spans; 0: there is none."""
-    first = np.searchsorted(stalls[:, 1], from_ns, "right")
-    own = stalls[np.minimum(first, len(stalls) - 1)]
-    return np.where((first < len(stalls)) & (own[:, 0] < until_ns), own[:, 2], 0)
+def _excuses(part: _Part, stalls: Ints) -> Ints:
+    """Length of the longest stall that may have made each arrived frame as late as it was; 0: there is none.
+
+    A stall meets a frame that is sent, or due at the end of a delay line, while it or its backlog lasts; inside a delay
+    line a frame waits anyway. It leaves with the backlog at the latest, and no later moment is excused. With jitter the
+    time at which a frame is due is known only roughly: then all frames that may have met a stall are excused, so that
+    the others are a fair sample.
+    """
+    sent_ns = _arrived(part.samples.sent_ns, part)
+    late_ns = _arrived(part.samples.arrive_ns, part) - sent_ns - part.path.delay_ns
+    spread_ns = _spread_ns(part.path)
+    most_ns = np.full(len(sent_ns), LATE_NS + spread_ns)
+    longest_ns = np.zeros(len(sent_ns), np.int64)
+    for hop_ns in np.cumsum([0, *(impairment.delay_ns for _, impairment in part.path.elements)]).tolist():
+        due_ns = sent_ns + hop_ns
+        # The frame may be as late here as stalls at earlier hops made it.
+        place = np.searchsorted(stalls[:, 0], due_ns + most_ns + WITNESS_NS, "right") - 1
+        stall = stalls[np.maximum(place, 0)]
+        is_met = (place >= 0) & (stall[:, 1] > due_ns - spread_ns)
+        left_ns = stall[:, 1] - due_ns + LATE_NS + spread_ns
+        most_ns = np.where(is_met, np.maximum(most_ns, left_ns), most_ns)
+        longest_ns = np.where(is_met, np.maximum(longest_ns, stall[:, 2]), longest_ns)
+    is_late = (late_ns > LATE_NS) | (spread_ns > 0)
+    return np.where(is_late & (late_ns <= most_ns), longest_ns, 0)
 
 
-def _delays(delay_ns: Ints) -> Delays | None:
+def _spread_ns(path: Path) -> int:
+    """Most that jitter and reordering move a frame from the time at which it is due."""
+    spread_ns = 0
+    for _, one in path.elements:
+        if one.jitter_ns:
+            entries = table(one.distribution)
+            spread_ns += one.jitter_ns * max(-entries[0], entries[-1]) // SCALE
+        if one.reorder_ratio:
+            spread_ns += one.delay_ns
+    return spread_ns
+
+
+def _delays(delay_ns: Ints, asked: Impairment) -> Delays | None:
     if not len(delay_ns):
         return None
-    p50_ns, p99_ns = np.percentile(delay_ns, (50, 99))
-    return Delays(len(delay_ns), float(p50_ns), float(p99_ns), float(delay_ns.std()))
+    p1_ns, p10_ns, p50_ns, p90_ns, p99_ns = np.percentile(delay_ns, (1, 10, 50, 90, 99)).tolist()
+    skipped = int((delay_ns < asked_delays.least_ns(asked) - EARLY_NS).sum())
+    return Delays(len(delay_ns), p50_ns, p99_ns, float(delay_ns.std()), p1_ns, p10_ns, p90_ns, skipped)
 
 
 def _arrived(values: Ints, part: _Part) -> Ints:
@@ -332,8 +374,10 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
     is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]
     lost = int(is_lost.sum())
     bursts = int((is_lost & ~np.concatenate(([False], is_lost[:-1]))).sum())
-    trials = independent_trials(frames, asked)
+    bursty = [one for part in parts for _, one in part.rest.elements]
+    trials = min(independent_trials(frames, one) for one in (asked, *bursty))
     low, high = wilson(lost * trials / frames, trials)
+    _, most = wilson(lost * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     return Losses(
         frames=frames,
         lost=lost,
@@ -343,7 +387,14 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
         bursts=bursts,
         burst_frames=lost / bursts if bursts else None,
         duplicated=int((copies > 1).sum()),
+        is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
     )
+
+
+def _least_lost(part: _Part) -> float:
+    """Part of the frames that the rest of the path alone loses. Of a frame's copies all must be lost."""
+    single = 1.0 - part.path.duplicate_ratio
+    return 1.0 - math.prod(1.0 - one.loss_ratio * single for _, one in part.rest.elements)
 
 
 def _own_share(loss: float, survival: float) -> float:
