@@ -136,10 +136,14 @@ def unexplained(
 
 
 def _leavings(circumstances: Circumstances, left: Mapping[Incarnation, int]) -> Iterator[str]:
-    """Only a fault `leave` explains that a member left."""
-    for incarnation, at_ns in sorted(left.items()):
-        asked = [fault for fault in circumstances.faults if fault.kind == "leave" and fault.issued_ns <= at_ns]
-        if not any(circumstances.node_name(incarnation.member) in fault.targets for fault in asked):
+    """Only a fault `leave` explains that a member left. It explains one departure of its node, after it."""
+    asked = [fault for fault in circumstances.faults if fault.kind == "leave"]
+    explained: Counter[str] = Counter()
+    for incarnation, at_ns in sorted(left.items(), key=lambda one: (one[1], one[0])):
+        node = circumstances.node_name(incarnation.member)
+        if explained[node] < sum(node in fault.targets for fault in asked if fault.issued_ns <= at_ns):
+            explained[node] += 1
+        else:
             yield f"{circumstances.named(incarnation)} left, which no fault of the run explains"
 
 

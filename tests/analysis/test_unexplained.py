@@ -52,6 +52,7 @@ def impaired(target: str, direction: str = "to-node", *, asked: dict[str, float]
 
 AT_NS = START_NS + 20
 EXCLUDED, LEFT, CRASHED = {"excluded": {N2: AT_NS}}, {"left": {N2: AT_NS}}, {"crashed": [N2]}
+LEFT_TWICE = {"left": {N2: AT_NS, Incarnation(1, 2): LATE}}
 WAS_EXCLUDED = "p1/n2 (incarnation 1) was excluded, which no fault of the run explains"
 HAS_LEFT = "p1/n2 (incarnation 1) left, which no fault of the run explains"
 NO_END = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
@@ -118,6 +119,9 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
         (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
         (LEFT, [groups("2", "134")], [HAS_LEFT]),
+        (LEFT_TWICE, [fault("leave", "p1/n2")], [HAS_LEFT.replace("1)", "2)")]),
+        (LEFT_TWICE, [fault("leave", "p1/n2"), fault("leave", "p1/n2", id=1)], []),
+        (LEFT_TWICE, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
         (CRASHED, [fault("crash", "p1/n2")], []),
         (CRASHED, [fault("crash", "p1/n1")], [NO_END]),
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2")], [NO_END.replace("1)", "2)")]),
