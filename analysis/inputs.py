@@ -223,6 +223,14 @@ class _CutParameters(_Part):
     links: Many[Text] = ()
 
 
+class _NodeParameters(_Part):
+    """Of `slow` and `clock`; those of a clock are left out when they are 0."""
+
+    cpu_ratio: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    step_ns: Nanoseconds = 0
+    drift_ppm: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
     """Recorded inputs of one run."""
@@ -349,6 +357,8 @@ def _fault(text: str, topology: Topology) -> RecordedFault:
         raise ValueError(f"a fault of more than {MAX_FAULT_CHARACTERS} characters")
     line = _FaultLine.model_validate_json(text)
     cut = _CutParameters.model_validate_json(json.dumps(line.parameters)) if line.kind == "cut" else _CutParameters()
+    is_of_node = line.kind in ("slow", "clock")
+    node = _NodeParameters.model_validate_json(json.dumps(line.parameters)) if is_of_node else _NodeParameters()
     asked: Mapping[str, Mapping[str, Any]] = {}
     if line.kind == "impair":
         asked = line.asked if line.asked is not None else dict.fromkeys(line.targets, line.parameters)
@@ -364,6 +374,9 @@ def _fault(text: str, topology: Topology) -> RecordedFault:
         groups=cut.groups,
         pairs=cut.pairs,
         links=cut.links,
+        cpu_ratio=node.cpu_ratio,
+        step_ns=node.step_ns,
+        drift_ppm=node.drift_ppm,
         issued_ns=line.issued_ns,
         effective_ns=max(line.issued_ns, line.effective_ns),
         until_id=line.until_id,
