@@ -133,10 +133,12 @@ class Stalls(_Part):
 
 SUSPECT_AFTER_NS = 10_000_000_000
 """Default of `suspect_after`."""
+VOTE_NS = 5_000_000_000
+"""Default of `vote`, of `objects`."""
 
 
 class Protocol(_Part):
-    """Protocol of the run. Of its parameters only the paper's mu and `suspect_after` are used."""
+    """Protocol of the run. Of its parameters only the paper's mu, `suspect_after` and `vote` are used."""
 
     name: Text = "unknown"
     parameters: Mapping[str, Any] = Field(default_factory=dict)
@@ -156,6 +158,12 @@ class Protocol(_Part):
             if isinstance(given, int) and 0 <= given <= 2**62:
                 return given
         return SUSPECT_AFTER_NS
+
+    @property
+    def vote_ns(self) -> int:
+        """Silence after which a machine of `objects` votes no on an atomic call (docs/objects.md)."""
+        given = self.parameters.get("vote_ns")
+        return given if isinstance(given, int) and 0 <= given <= 2**62 else VOTE_NS
 
 
 class Call(_Part):

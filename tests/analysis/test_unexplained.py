@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from analysis.checks.properties import Incarnation
-from analysis.inputs import SUSPECT_AFTER_NS, read_run
+from analysis.inputs import SUSPECT_AFTER_NS, VOTE_NS, read_run
 from analysis.unexplained import circumstances_of, unexplained
+from node.objects.parameters import ObjectsParameters
 from node.reliable.parameters import ReliableParameters
 from testbed.fuzz.draw import draw
 from testbed.fuzz.scenario import experiment_of
@@ -169,6 +170,12 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (WITHOUT_QUORUM, [groups("2", "134")], [NO_QUORUM]),
         (calls(given_up=3), [], [GIVEN_UP]),
         (calls(given_up=3), [fault("pause", "p1/n2")], []),
+        (calls(given_up=3), [fault("restart", "p1/n2")], [GIVEN_UP]),
+        (calls(given_up=3), [impaired("p1/n1", asked={"delay_ns": 1000})], [GIVEN_UP]),
+        (calls(given_up=3), lasting(fault("pause", "p1/n2"), SECOND), [GIVEN_UP]),
+        (calls(given_up=3), lasting(fault("pause", "p1/n2"), 2 * SECOND), []),
+        (calls(given_up=3), lasting(groups("2", "134"), 2 * SECOND), []),
+        (calls(given_up=3), lasting(fault("crash", "p1/n2"), 1000), []),
         (calls(aborted=3, refused=1), [], []),
         (calls(not_as_asked=2), [fault("pause", "p1/n2")], [NOT_TOLD]),
     ],
@@ -238,3 +245,4 @@ def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> No
 
 def test_the_patience_of_a_run_that_does_not_give_it_is_the_default_of_the_protocols() -> None:
     assert ReliableParameters().suspect_after_ns == SUSPECT_AFTER_NS
+    assert ObjectsParameters().vote_ns == VOTE_NS
