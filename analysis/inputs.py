@@ -133,10 +133,12 @@ class Stalls(_Part):
 
 SUSPECT_AFTER_NS = 10_000_000_000
 """Default of `suspect_after`."""
+VOTE_NS = 5_000_000_000
+"""Default of `vote`, of `objects`."""
 
 
 class Protocol(_Part):
-    """Protocol of the run. Of its parameters only the paper's mu and `suspect_after` are used."""
+    """Protocol of the run. Of its parameters only the paper's mu, `suspect_after` and `vote` are used."""
 
     name: Text = "unknown"
     parameters: Mapping[str, Any] = Field(default_factory=dict)
@@ -156,6 +158,12 @@ class Protocol(_Part):
             if isinstance(given, int) and 0 <= given <= 2**62:
                 return given
         return SUSPECT_AFTER_NS
+
+    @property
+    def vote_ns(self) -> int:
+        """Silence after which a machine of `objects` votes no on an atomic call (docs/objects.md)."""
+        given = self.parameters.get("vote_ns")
+        return given if isinstance(given, int) and 0 <= given <= 2**62 else VOTE_NS
 
 
 class Call(_Part):
@@ -221,6 +229,14 @@ class _CutParameters(_Part):
     groups: Annotated[Many[Many[Text]], Field(max_length=MAX_GROUPS)] = ()
     pairs: Many[tuple[Text, Text]] = ()
     links: Many[Text] = ()
+
+
+class _NodeParameters(_Part):
+    """Of `slow` and `clock`; those of a clock are left out when they are 0."""
+
+    cpu_ratio: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    step_ns: Nanoseconds = 0
+    drift_ppm: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +365,8 @@ def _fault(text: str, topology: Topology) -> RecordedFault:
         raise ValueError(f"a fault of more than {MAX_FAULT_CHARACTERS} characters")
     line = _FaultLine.model_validate_json(text)
     cut = _CutParameters.model_validate_json(json.dumps(line.parameters)) if line.kind == "cut" else _CutParameters()
+    is_of_node = line.kind in ("slow", "clock")
+    node = _NodeParameters.model_validate_json(json.dumps(line.parameters)) if is_of_node else _NodeParameters()
     asked: Mapping[str, Mapping[str, Any]] = {}
     if line.kind == "impair":
         asked = line.asked if line.asked is not None else dict.fromkeys(line.targets, line.parameters)
@@ -364,6 +382,9 @@ def _fault(text: str, topology: Topology) -> RecordedFault:
         groups=cut.groups,
         pairs=cut.pairs,
         links=cut.links,
+        cpu_ratio=node.cpu_ratio,
+        step_ns=node.step_ns,
+        drift_ppm=node.drift_ppm,
         issued_ns=line.issued_ns,
         effective_ns=max(line.issued_ns, line.effective_ns),
         until_id=line.until_id,

@@ -50,6 +50,9 @@ class RecordedFault:
     groups: tuple[tuple[str, ...], ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
     links: tuple[str, ...] = ()
+    cpu_ratio: float = 1.0
+    step_ns: int = 0
+    drift_ppm: float = 0.0
     issued_ns: int
     effective_ns: int
     until_id: int | None

@@ -6,15 +6,16 @@ through testbed.sim.point.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
 from analysis.checks.properties import Incarnation
 from analysis.inputs import RunInputs
-from analysis.requested_network import Element, Network, RecordedFault, separated
+from analysis.requested_network import END_NS, Element, Network, RecordedFault, separated
 from collector.records import ViewReason
 from topologies.model import Direction, Impairment
 
@@ -25,6 +26,15 @@ before a suspicion (docs/protocols/group.md, R8)."""
 LEAST_SILENCE_NS = 50_000_000
 """Shorter than any suspicion timeout that is sensible on a real machine."""
 
+LEAST_PART = 4
+"""Silences that last this part of `suspect_after` together may explain a suspicion. A silent member is asked 32 times
+in the second half of `suspect_after`, and each answer ends its silence (docs/protocols/group.md, R8). So silences must
+take at least half of these questions; loss, or work that is left behind, may take the others."""
+
+MOST_CPU_RATIO = 0.5
+"""With a greater share of a core a member is not late: one that needs more than half a core would fall behind on a busy
+machine without any fault."""
+
 AFTERMATH = 5
 """Times `suspect_after`: so long after its end a fault may explain an exclusion. A member is suspected after one. If it
 does not install the view that it rejoins in, the others wait for four more (docs/protocols/group.md)."""
@@ -34,12 +44,12 @@ SILENCING = frozenset(("impair", "cut", "crash", "pause", "slow", "deaf", "clock
 
 
 class Silences(NamedTuple):
-    """Frames that members may miss for so long that they suspect the sender: those that pass one of `elements`, and
-    those from the first to the second node of one of `pairs`.
+    """How long members may miss frames, in ns: those that pass an element, and those from the first to the second node
+    of a pair.
     """
 
-    elements: frozenset[Element]
-    pairs: frozenset[tuple[str, str]] = frozenset()
+    elements: Mapping[Element, int]
+    pairs: Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,36 @@ class Circumstances:
     network: Network
     faults: Sequence[RecordedFault]
     suspect_after_ns: int
+    vote_ns: int
+    _effective_ns: Mapping[int, int] = field(init=False, default_factory=dict)
+    """By id of a fault."""
+    _silencing: Sequence[tuple[RecordedFault, int]] = field(init=False, default=())
+    """Faults that may silence a member, each with its end."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_effective_ns", {fault.id: fault.effective_ns for fault in self.faults})
+        silencing = [(fault, self._end_ns(fault)) for fault in self.faults if fault.kind in SILENCING]
+        object.__setattr__(self, "_silencing", silencing)
+
+    def _end_ns(self, fault: RecordedFault) -> int:
+        """A fault without an end lasts for ever, but what an impairment asks for until the next one of its elements."""
+        if fault.until_id is not None or fault.kind != "impair":
+            return END_NS if fault.until_id is None else self._effective_ns.get(fault.until_id, END_NS)
+        tracks = [self.network.changes.get((str(fault.direction), target), ()) for target in fault.asked]
+        later = [track[bisect_right(track, fault.issued_ns, key=lambda one: one.issued_ns) :][:1] for track in tracks]
+        return max((track[0].effective_ns if track else END_NS for track in later), default=END_NS)
+
+    @property
+    def least_silence_ns(self) -> int:
+        """Shortest silence that may explain a suspicion."""
+        return max(1, self.suspect_after_ns // LEAST_PART)
+
+    @property
+    def may_fail_calls(self) -> bool:
+        """Whether any silence of the run may explain that calls are given up: a machine is suspected, or votes late."""
+        elements, pairs = self.silences(fault for fault, _ in self._silencing)
+        longest_ns = max((*elements.values(), *pairs.values()), default=0)
+        return longest_ns >= min(self.least_silence_ns, max(1, self.vote_ns // LEAST_PART))
 
     def node_name(self, member: int) -> str:
         found = next((node.name for node in self.network.topology.nodes() if node.index == member), None)
@@ -66,51 +106,79 @@ class Circumstances:
         return frozenset(ports).union(element for element, impairment in start if _makes_silences(impairment))
 
     def silences(self, faults: Iterable[RecordedFault]) -> Silences:
-        """Silences without any fault, and those by these faults."""
-        elements, cuts = set(self.own_silences), set()
+        """Silences without any fault, and those by these faults. Several of one element or pair add up."""
+        elements = Counter(dict.fromkeys(self.own_silences, END_NS))
+        cuts: Counter[tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]] = Counter()
+        impaired: dict[Element, set[int]] = {}  # when these faults were issued
         for fault in faults:
+            lasts_ns = self._end_ns(fault) - fault.issued_ns
             if fault.kind == "cut":
-                cuts.add((fault.groups, fault.pairs))
-                elements |= {("there", link) for link in fault.links}
+                cuts[fault.groups, fault.pairs] += lasts_ns
+                elements.update({(way, link): lasts_ns for way in ("there", "back") for link in fault.links})
             elif fault.kind == "impair":
-                silent = [target for target, asked in fault.asked.items() if _makes_silences(asked)]
-                elements |= {(str(fault.direction), target) for target in silent}
+                for target in fault.asked:
+                    impaired.setdefault((str(fault.direction), target), set()).add(fault.issued_ns)
             else:
-                elements |= {(Direction.TO_NODE.value, target) for target in fault.targets}
-        return Silences(frozenset(elements), frozenset(pair for cut in cuts for pair in separated(*cut)))
+                silence_ns = self._silence_ns(fault, lasts_ns)
+                elements.update({(way, target): silence_ns for way in _PORTS for target in fault.targets})
+        for element, issued_ns in impaired.items():
+            changes = self.network.changes.get(element, ())
+            untils_ns = [*(change.effective_ns for change in changes[1:]), END_NS]
+            for change, until_ns in zip(changes, untils_ns, strict=True):
+                if change.issued_ns in issued_ns and _makes_silences(change.state):
+                    elements[element] += until_ns - change.issued_ns
+        pairs: Counter[tuple[str, str]] = Counter()
+        for cut, lasts_ns in cuts.items():
+            pairs.update(dict.fromkeys(separated(*cut), lasts_ns))
+        return Silences(elements, pairs)
+
+    def _silence_ns(self, fault: RecordedFault, lasts_ns: int) -> int:
+        """How long a fault may silence its nodes."""
+        if fault.kind == "crash":
+            return END_NS  # its next incarnation, however early, has to join
+        if fault.kind == "slow":
+            return lasts_ns if fault.cpu_ratio <= MOST_CPU_RATIO else 0
+        if fault.kind == "clock":
+            # It makes a timer early or late. Its end sets the clock back by all that the drift has added; without an
+            # end a timer of `suspect_after` is off by the drift alone.
+            drifts_ns = self.suspect_after_ns if fault.until_id is None else lasts_ns
+            return abs(fault.step_ns) + round(abs(fault.drift_ppm) * drifts_ns / 1e6)
+        return lasts_ns
 
     def in_the_aftermath(self, at_ns: int) -> Iterator[RecordedFault]:
         """Faults that may silence a member, began by then and had not ended long before."""
-        ends_ns = {fault.id: fault.effective_ns for fault in self.faults}
         aftermath_ns = AFTERMATH * self.suspect_after_ns
-        for fault in self.faults:
-            end_ns = at_ns if fault.until_id is None else ends_ns.get(fault.until_id, at_ns)
-            if fault.kind in SILENCING and fault.issued_ns <= at_ns <= end_ns + aftermath_ns:
+        for fault, end_ns in self._silencing:
+            if fault.issued_ns <= at_ns <= end_ns + aftermath_ns:
                 yield fault
 
     def hear_each_other(self, silences: Silences) -> Callable[[str, str], bool]:
-        """Predicate: do all frames between two nodes pass, both ways?"""
+        """Predicate: do frames between two nodes pass, both ways, but for silences that are too short to matter?"""
+        elements, pairs, least_ns = silences.elements, silences.pairs, self.least_silence_ns
+        partition_of = {str(node.name): node.partition for node in self.network.topology.nodes()}
+        to_node, from_node = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
         @cache
-        def is_open(start: str, end: str) -> bool:
-            """Between the routers of two partitions."""
+        def between_ns(start: str, end: str) -> int:
+            """From the router of one partition to that of another."""
             first, last = (self.network.topology.partition(name).nodes[0].name for name in (start, end))
-            return silences.elements.isdisjoint(self.network.route(first, last).elements[1:-1])
+            return sum(elements.get(element, 0) for element in self.network.route(first, last).elements[1:-1])
 
-        silent = {name for direction, name in silences.elements if direction in _PORTS}
-        partition_of = {str(node.name): node.partition for node in self.network.topology.nodes()}
+        def silence_ns(sender: str, receiver: str) -> int:
+            ends_ns = elements.get((from_node, sender), 0) + elements.get((to_node, receiver), 0)
+            way_ns = between_ns(partition_of[sender], partition_of[receiver])
+            return ends_ns + pairs.get((sender, receiver), 0) + way_ns
 
-        def hear(a: str, b: str) -> bool:
-            one, other = partition_of[a], partition_of[b]
-            is_cut = (a, b) in silences.pairs or (b, a) in silences.pairs
-            return silent.isdisjoint((a, b)) and not is_cut and is_open(one, other) and is_open(other, one)
-
-        return hear
+        return lambda a, b: silence_ns(a, b) < least_ns and silence_ns(b, a) < least_ns
 
 
 def circumstances_of(inputs: RunInputs) -> Circumstances:
+    protocol = inputs.manifest.protocol
     return Circumstances(
-        network=inputs.network, faults=inputs.faults, suspect_after_ns=inputs.manifest.protocol.suspect_after_ns
+        network=inputs.network,
+        faults=inputs.faults,
+        suspect_after_ns=protocol.suspect_after_ns,
+        vote_ns=protocol.vote_ns,
     )
 
 
@@ -136,10 +204,14 @@ def unexplained(
 
 
 def _leavings(circumstances: Circumstances, left: Mapping[Incarnation, int]) -> Iterator[str]:
-    """Only a fault `leave` explains that a member left."""
-    for incarnation, at_ns in sorted(left.items()):
-        asked = [fault for fault in circumstances.faults if fault.kind == "leave" and fault.issued_ns <= at_ns]
-        if not any(circumstances.node_name(incarnation.member) in fault.targets for fault in asked):
+    """Only a fault `leave` explains that a member left. It explains one departure of its node, after it."""
+    asked = [fault for fault in circumstances.faults if fault.kind == "leave"]
+    explained: Counter[str] = Counter()
+    for incarnation, at_ns in sorted(left.items(), key=lambda one: (one[1], one[0])):
+        node = circumstances.node_name(incarnation.member)
+        if explained[node] < sum(node in fault.targets for fault in asked if fault.issued_ns <= at_ns):
+            explained[node] += 1
+        else:
             yield f"{circumstances.named(incarnation)} left, which no fault of the run explains"
 
 
@@ -213,10 +285,10 @@ def _of_views(views: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_calls(circumstances: Circumstances, calls: Mapping[str, Any]) -> Iterator[str]:
-    """Calls that were given up in a run without any fault (which excuses that objects lack them), and calls that were
+    """Calls that were given up in a run without any silence (which excuses that objects lack them), and calls that were
     not told as they were asked for."""
     outcomes = calls["outcomes"]
-    if outcomes["given_up"] and not circumstances.faults and not circumstances.own_silences:
+    if outcomes["given_up"] and not circumstances.may_fail_calls:
         yield f"{outcomes['given_up']} calls were reported as given up, which no fault of the run explains"
     if outcomes["not_as_asked"]:
         yield (

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from analysis.checks.properties import Incarnation
-from analysis.inputs import SUSPECT_AFTER_NS, read_run
+from analysis.inputs import SUSPECT_AFTER_NS, VOTE_NS, read_run
 from analysis.unexplained import circumstances_of, unexplained
+from node.objects.parameters import ObjectsParameters
 from node.reliable.parameters import ReliableParameters
 from testbed.fuzz.draw import draw
 from testbed.fuzz.scenario import experiment_of
@@ -20,7 +21,7 @@ NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": N
 N2, N3 = Incarnation(1, 1), Incarnation(2, 1)
 
 
-SOON, LATE, SECOND = START_NS + 5, START_NS + 50, 10**9
+SOON, AT_NS, LATE, SECOND = START_NS + 5, START_NS + 20, START_NS + 50, 10**9
 
 
 def fault(kind: str, *targets: str, at_ns: int = SOON, **more: Any) -> dict[str, Any]:
@@ -43,6 +44,27 @@ def healed(ago_ns: int) -> list[dict[str, Any]]:
     return [groups("2", "134") | {"issued_ns": SOON - 2 * ago_ns, "until_id": 1}, heal]
 
 
+def lasting(began: dict[str, Any], *lasts_ns: int, ago_ns: int = 49 * SECOND) -> list[dict[str, Any]]:
+    """Faults that begin so long before the exclusion, a second after each other, each with its length."""
+    lines: list[dict[str, Any]] = []
+    kind = {"impair": "impair", "cut": "heal", "pause": "resume", "crash": "restart"}.get(began["kind"], "recover")
+    cleared: dict[str, Any] = {target: {} for target in began.get("asked", ())}
+    for length_ns in lasts_ns:
+        number, at_ns = len(lines), AT_NS - ago_ns + len(lines) // 2 * SECOND
+        lines.append(began | {"id": number, "until_id": number + 1, "issued_ns": at_ns, "effective_ns": at_ns})
+        ended = {"direction": began.get("direction"), "asked": cleared, "restores": kind == "impair"}
+        lines.append(fault(kind, *began["targets"], at_ns=at_ns + length_ns, id=number + 1, **ended))
+    return lines
+
+
+def slow(cpu_ratio: float) -> dict[str, Any]:
+    return fault("slow", "p1/n2", parameters={"cpu_ratio": cpu_ratio})
+
+
+def clock(**parameters: float) -> dict[str, Any]:
+    return fault("clock", "p1/n2", parameters=parameters)
+
+
 DEAF = {"loss_ratio": 0.5}
 
 
@@ -50,8 +72,12 @@ def impaired(target: str, direction: str = "to-node", *, asked: dict[str, float]
     return fault("impair", target, direction=direction, asked={target: asked})
 
 
-AT_NS = START_NS + 20
+SHORT = (
+    *(fault("pause", "p1/n2"), fault("deaf", "p1/n2"), slow(0.5), impaired("p1/n2"), groups("2", "134")),
+    cut(pairs=[["p1/n4", "p1/n2"]]),
+)
 EXCLUDED, LEFT, CRASHED = {"excluded": {N2: AT_NS}}, {"left": {N2: AT_NS}}, {"crashed": [N2]}
+LEFT_TWICE = {"left": {N2: AT_NS, Incarnation(1, 2): LATE}}
 WAS_EXCLUDED = "p1/n2 (incarnation 1) was excluded, which no fault of the run explains"
 HAS_LEFT = "p1/n2 (incarnation 1) left, which no fault of the run explains"
 NO_END = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
@@ -98,8 +124,24 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (EXCLUDED, [groups("1", "234"), groups("3", "124")], []),
         (EXCLUDED, healed(51 * SECOND), [WAS_EXCLUDED]),
         (EXCLUDED, healed(49 * SECOND), []),
+        *((EXCLUDED, lasting(one, 3 * SECOND), []) for one in SHORT),
+        *((EXCLUDED, lasting(one, 2 * SECOND), [WAS_EXCLUDED]) for one in SHORT),
+        *((EXCLUDED, lasting(one, *5 * (SECOND // 2,)), []) for one in SHORT),
+        *((EXCLUDED, lasting(one, *4 * (SECOND // 2,)), [WAS_EXCLUDED]) for one in SHORT),
+        (EXCLUDED, lasting(fault("crash", "p1/n2"), 1000), []),
+        (EXCLUDED, lasting(fault("crash", "p1/n2"), 1000, ago_ns=51 * SECOND), [WAS_EXCLUDED]),
+        (EXCLUDED, [*lasting(fault("pause", "p1/n2"), 2 * SECOND), fault("deaf", "p1/n2", id=2)], []),
+        (EXCLUDED, [*lasting(fault("pause", "p1/n2"), 2 * SECOND), fault("deaf", "p1/n3", id=2)], [WAS_EXCLUDED]),
+        (EXCLUDED, [slow(0.3)], []),
+        (EXCLUDED, [slow(0.99)], [WAS_EXCLUDED]),
+        (EXCLUDED, [clock(step_ns=-3 * SECOND)], []),
+        (EXCLUDED, [clock(step_ns=2 * SECOND)], [WAS_EXCLUDED]),
+        (EXCLUDED, [clock(drift_ppm=0.001)], [WAS_EXCLUDED]),
+        (EXCLUDED, lasting(clock(step_ns=2 * SECOND, drift_ppm=-10_000), 40 * SECOND), [WAS_EXCLUDED]),
+        (EXCLUDED, lasting(clock(step_ns=2 * SECOND, drift_ppm=-20_000), 40 * SECOND), []),
         (EXCLUDED, [impaired("p1/n2")], []),
         (EXCLUDED, [impaired("p1/n2", "from-node")], []),
+        (EXCLUDED, [impaired("p1/n2"), impaired("p1/n2", asked={"delay_ns": 5}) | {"id": 1}], [WAS_EXCLUDED]),
         (EXCLUDED, [impaired("p1/n1")], [WAS_EXCLUDED]),
         (EXCLUDED, [impaired("p1/n2", asked={"loss_ratio": 0.01})], [WAS_EXCLUDED]),
         (EXCLUDED, [impaired("p1/n2", asked={"loss_ratio": 0.01, "loss_burst_frames": 4.0})], []),
@@ -118,6 +160,9 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
         (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
         (LEFT, [groups("2", "134")], [HAS_LEFT]),
+        (LEFT_TWICE, [fault("leave", "p1/n2")], [HAS_LEFT.replace("1)", "2)")]),
+        (LEFT_TWICE, [fault("leave", "p1/n2"), fault("leave", "p1/n2", id=1)], []),
+        (LEFT_TWICE, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
         (CRASHED, [fault("crash", "p1/n2")], []),
         (CRASHED, [fault("crash", "p1/n1")], [NO_END]),
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2")], [NO_END.replace("1)", "2)")]),
@@ -125,6 +170,12 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (WITHOUT_QUORUM, [groups("2", "134")], [NO_QUORUM]),
         (calls(given_up=3), [], [GIVEN_UP]),
         (calls(given_up=3), [fault("pause", "p1/n2")], []),
+        (calls(given_up=3), [fault("restart", "p1/n2")], [GIVEN_UP]),
+        (calls(given_up=3), [impaired("p1/n1", asked={"delay_ns": 1000})], [GIVEN_UP]),
+        (calls(given_up=3), lasting(fault("pause", "p1/n2"), SECOND), [GIVEN_UP]),
+        (calls(given_up=3), lasting(fault("pause", "p1/n2"), 2 * SECOND), []),
+        (calls(given_up=3), lasting(groups("2", "134"), 2 * SECOND), []),
+        (calls(given_up=3), lasting(fault("crash", "p1/n2"), 1000), []),
         (calls(aborted=3, refused=1), [], []),
         (calls(not_as_asked=2), [fault("pause", "p1/n2")], [NOT_TOLD]),
     ],
@@ -141,6 +192,8 @@ def test_an_event_that_no_fault_explains_casts_doubt(
     [
         (TWO_SITES, [], False),
         (TWO_SITES, [cut(links=["p1--p2"])], True),
+        (TWO_SITES, lasting(cut(links=["p1--p2"]), 3 * SECOND), True),
+        (TWO_SITES, lasting(cut(links=["p1--p2"]), 2 * SECOND), False),
         (TWO_SITES, [impaired("p1--p2", "there")], True),
         (TWO_SITES, [impaired("p1--p2", "back")], True),
         (TWO_SITES.replace("[p1, p2]", "[p1, p2], loss: 20%"), [], True),
@@ -192,3 +245,4 @@ def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> No
 
 def test_the_patience_of_a_run_that_does_not_give_it_is_the_default_of_the_protocols() -> None:
     assert ReliableParameters().suspect_after_ns == SUSPECT_AFTER_NS
+    assert ObjectsParameters().vote_ns == VOTE_NS

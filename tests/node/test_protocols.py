@@ -129,6 +129,7 @@ def test_wrong_parameters_get_a_sentence_before_anything_runs(name: str) -> None
         ("mutex", {"hold_ns": -1}, "hold_ns must not be negative"),
         ("mutex", {"mu_ns": -1}, "mu_ns must not be negative"),
         ("mutex", {"outstanding": 0}, "outstanding must lie between 1"),
+        ("mutex", {"reliable": {"uniform": True}}, "mutex: reliable.uniform must be false: a grant must not wait"),
         ("sequencer", {"outstanding": 0}, "outstanding must lie between 1"),
         ("sequencer", {"reliable": {"window": 1}}, r"sequencer\.reliable: window must lie between"),
     ],

@@ -88,6 +88,8 @@ class MutexParameters:
         require(0 <= self.hold_ns <= 2**62, f"hold_ns must not be negative, not {self.hold_ns}")
         require(self.mu_ns >= 0, f"mu_ns must not be negative, not {self.mu_ns}")
         require_range("outstanding", self.outstanding, 1, MOST_OUTSTANDING)
+        # The stack holds back a uniform delivery, but neither our timer of the section nor the reports FENCE and LEFT.
+        require(not self.reliable.uniform, "reliable.uniform must be false: a grant must not wait for other members")
 
 
 class Phase(enum.StrEnum):
