@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from analysis.checks.properties import Incarnation
+from analysis.checks.views import Lack
 from analysis.inputs import RunInputs
 from analysis.requested_network import END_NS, Element, Network, RecordedFault, separated
 from collector.records import ViewReason
@@ -278,10 +279,24 @@ def _names(incarnations: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _of_views(views: Mapping[str, Any]) -> Iterator[str]:
-    """Changes of less than a quorum, which no fault explains."""
+    """Changes of less than a quorum, and members that are absent at the end: no fault explains them."""
     for one in views["without_quorum"]:
-        name = f"{one['member']} (incarnation {one['incarnation']})"
-        yield f"{name} went from view {one['before']} to view {one['view']} without a quorum of the first"
+        before, view = one["before"], one["view"]
+        if one["reason"] == ViewReason.FIRST.name.lower():
+            yield f"{_name(one)} began a group of its own with view {view}, after view {before}"
+        else:
+            yield f"{_name(one)} went from view {before} to view {view} without a quorum of the first"
+    for one in views["absent"]:
+        lacks = {
+            Lack.VIEWS: "is in no view",
+            Lack.VIEW: f"did not install view {one['view']}, of which it is a member",
+            Lack.STATE: f"did not get the state in view {one['view']}",
+        }
+        yield f"{_name(one)} stopped as if it had nothing left to do, but {lacks[Lack(one['lacks'])]}"
+
+
+def _name(one: Mapping[str, Any]) -> str:
+    return f"{one['member']} (incarnation {one['incarnation']})"
 
 
 def _of_calls(circumstances: Circumstances, calls: Mapping[str, Any]) -> Iterator[str]:

@@ -150,6 +150,7 @@ def _views(changes: int) -> dict[str, Any]:
         "transfers": [one | {"at_ms": 3_000.0 * one["incarnation"] + 930} for one in got],
         "ended": [one | {"how": "excluded", "at_ms": 3_000.0 * one["incarnation"] + 890} for one in last[:-1]],
         "without_quorum": [],
+        "absent": [],
     }  # fmt: skip
 
 

@@ -4,7 +4,8 @@ defines the properties of views.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ class Installation(NamedTuple):
     def is_beginning(self) -> bool:
         """Whether a group begins with it, perhaps again: its members need no state."""
         return self.reason == ViewReason.FIRST
+
+    @property
+    def is_anew(self) -> bool:
+        """Whether it needs no quorum of a view before: a group begins, or goes on after it lost its quorum."""
+        return self.reason in (ViewReason.FIRST, ViewReason.RESTORED)
 
     def agrees(self, other: Installation) -> bool:
         """Whether it has the members of another of the same number, as far as both have records."""
@@ -111,6 +117,44 @@ def present_at_the_end(stopped: Mapping[Incarnation, ViewRecords]) -> dict[Incar
     installed = {name: views.installations[-1] for name, views in stopped.items() if views.installations}
     last = max((one.number for one in installed.values()), default=0)
     return {name: one for name, one in sorted(installed.items()) if one.number == last and stopped[name].has_state}
+
+
+class Lack(StrEnum):
+    """What an incarnation lacks that should be present at the end."""
+
+    VIEWS = "views"
+    """It is in no view."""
+    VIEW = "view"
+    """The last view, of which it is a member."""
+    STATE = "state"
+    """The state, in the last view."""
+
+
+class Absent(NamedTuple):
+    """An incarnation that lacks something at the end; `view`: number of the last view."""
+
+    incarnation: Incarnation
+    view: int
+    lacks: Lack
+
+
+def absent_at_the_end(stopped: Mapping[Incarnation, ViewRecords]) -> Iterator[Absent]:
+    """Incarnations that should be present at the end, in a run with views, and are not. `stopped`: those that end with
+    STOP and had nothing left to do. A member in a minority cannot know the last view.
+    """
+    installed = [one for views in stopped.values() for one in views.installations]
+    last = max(installed, key=lambda one: one.number, default=None)
+    if last is None:
+        return
+    for name, views in sorted(stopped.items()):
+        if views.is_in_minority:
+            continue
+        if name in last.members and all(one.number < last.number for one in views.installations):
+            yield Absent(name, last.number, Lack.VIEW)
+        elif not views.installations:
+            yield Absent(name, last.number, Lack.VIEWS)
+        elif name in last.members and not views.has_state:
+            yield Absent(name, last.number, Lack.STATE)
 
 
 Row = tuple[int, int, int, int, int, int, int, int]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from analysis import formatting as words
 from analysis.checks.properties import Incarnation, Incarnations, Raw
-from analysis.checks.views import Installation, ViewRecords, views_of
+from analysis.checks.views import Absent, Installation, ViewRecords, absent_at_the_end, views_of
 from collector.records import EndReason, Event, ViewReason
 
 
@@ -80,7 +80,23 @@ def section(
             rows.incarnation(incarnation) | {"before": before.number, "view": after.number, "reason": _reason_of(after)}
             for incarnation, before, after in without_quorum(incarnations, asked_to_leave)
         ],
+        "absent": [
+            rows.incarnation(one.incarnation) | {"view": one.view, "lacks": one.lacks.value}
+            for one in _absent(incarnations)
+        ],
     }
+
+
+def _absent(incarnations: Sequence[Timeline]) -> Iterator[Absent]:
+    """Incarnations that stopped at rest and are not where they belong. None in a run that did not come to rest, nor in
+    a group whose last view only crashed incarnations have: it has lost its quorum.
+    """
+    stopped = [one for one in incarnations if one.end_detail >= 0 and not one.has_ended]
+    numbers, of_stopped = (
+        {one.number for timeline in some for one in timeline.views.installations} for some in (incarnations, stopped)
+    )
+    if all(one.end_detail and not one.views.is_in_minority for one in stopped) and max(numbers) in of_stopped:
+        yield from absent_at_the_end({one.incarnation: one.views for one in stopped})
 
 
 def without_quorum(
@@ -90,6 +106,8 @@ def without_quorum(
     with its member of rank 0. Besides the members that stay, those count that may have promised and been left out
     (docs/protocols/group.md, R2): they left or were asked to (and perhaps never learnt that they had left), or a later
     incarnation was there, or they had not got the state, or they were victims of bad pairs.
+
+    Incarnations whose first view is the beginning of another group, too, with the view that goes on or was before.
     """
     by_name = {one.incarnation: one for one in incarnations}
 
@@ -106,13 +124,37 @@ def without_quorum(
             or (after.reason == ViewReason.BAD_PAIR and own.last_ns >= after.at_ns)
         )
 
+    def is_by_less(before: Installation, after: Installation) -> bool:
+        if not before.is_whole or not after.is_whole or after.reason == ViewReason.RESTORED:
+            return False
+        part = {one for one in before.members if one in after.members or may_have_promised(one, after)}
+        return 2 * len(part) + any(first in part for first in before.members[:1]) <= len(before.members)
+
     for timeline in incarnations:
         for before, after in pairwise(timeline.views.installations):
-            if not before.is_whole or not after.is_whole or after.reason == ViewReason.RESTORED:
-                continue
-            part = {one for one in before.members if one in after.members or may_have_promised(one, after)}
-            if 2 * len(part) + any(first in part for first in before.members[:1]) <= len(before.members):
+            if is_by_less(before, after):
                 yield timeline.incarnation, before, after
+    for incarnation, before, after in _other_beginnings(incarnations):
+        if after.is_anew or is_by_less(before, after):
+            yield incarnation, before, after
+
+
+def _other_beginnings(incarnations: Sequence[Timeline]) -> Iterator[tuple[Incarnation, Installation, Installation]]:
+    """Incarnations that begin a group of their own, with the last view before it and their own. Nobody comes to their
+    first view from another one; or it needs no quorum, although somebody who was in a view before goes on.
+    """
+    begun_ns = {view.number: view.first_ns for view in _views(incarnations)}
+    come_to = {one.number for timeline in incarnations for one in timeline.views.installations[1:]}
+    for timeline in incarnations:
+        for own in timeline.views.installations[:1]:
+            from_ns = begun_ns[own.number]
+            if own.is_anew:
+                others = [other for other in incarnations if other.last_ns > from_ns]
+            else:
+                others = [] if own.number in come_to else list(incarnations)
+            former = [one for other in others for one in other.views.installations if one.at_ns < from_ns]
+            if former:
+                yield timeline.incarnation, max(former, key=lambda one: one.number), own
 
 
 def timelines(incarnations: Incarnations) -> list[Timeline]:

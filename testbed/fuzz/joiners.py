@@ -4,7 +4,7 @@ their objects must get.
 The properties (docs/properties.md) say what incarnations that are present at the end deliver.
 `owed_in_last_view` says which must be: of the members of the last view that an incarnation with an orderly end has
 installed, each that ended in order and is in no minority has installed it (view agreement) and has the state (state
-transfer).
+transfer). Each that ended in order is in some view (view agreement).
 
 Calls between objects name the objects of the incarnation that their caller knows. So an object of a joiner gets each
 call of its own machine, and of a machine that has got a call of the joiner before, unless the call is excused.
@@ -17,24 +17,26 @@ from typing import NamedTuple
 
 from analysis.checks.calls import read_calls
 from analysis.checks.properties import Incarnation, MessageId, Property, Raw
-from analysis.checks.views import views_of
+from analysis.checks.views import Lack, absent_at_the_end, views_of
 from node.trace import Event
 
 
 class Owed(NamedTuple):
-    """A message that `member` lacks, and the violated property; message None: it lacks a view or the state."""
+    """A message that `member` lacks, or a view or the state, and the violated property."""
 
     kind: Property
     member: Incarnation
-    message: MessageId | None
+    lacks: MessageId | Lack
 
     def sentence(self, names: Mapping[int, str]) -> str:
         who = f"{names[self.member.member]} (incarnation {self.member.incarnation})"
-        if self.message is None:
-            lacks = "the last view, of which it is a member" if self.kind is Property.VIEW_AGREEMENT else "the state"
-            return f"{who} lacks {lacks}"
-        origin, incarnation, number = self.message
+        if isinstance(self.lacks, Lack):
+            return f"{who} lacks {_LACKS[self.lacks]}"
+        origin, incarnation, number = self.lacks
         return f"{who} lacks {names[origin]} (incarnation {incarnation}) #{number}"
+
+
+_LACKS = {Lack.VIEWS: "any view", Lack.VIEW: "the last view, of which it is a member", Lack.STATE: "the state"}
 
 
 def owed_calls(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
@@ -58,14 +60,6 @@ def _knows(records: Sequence[Raw], caller: Incarnation, joiner: Incarnation) -> 
 
 def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
     """Members that lack the last view or the state. `living`: records of the incarnations that ended in order, idle."""
-    views = {incarnation: views_of(records) for incarnation, records in living.items()}
-    installed = [one for of_one in views.values() for one in of_one.installations]
-    last = max(installed, key=lambda one: one.number, default=None)
-    if last is None:
-        return
-    for name in last.members:
-        if name in views and not views[name].is_in_minority:
-            if all(one.number < last.number for one in views[name].installations):
-                yield Owed(Property.VIEW_AGREEMENT, name, None)
-            elif not views[name].has_state:
-                yield Owed(Property.STATE_TRANSFER, name, None)
+    for one in absent_at_the_end({incarnation: views_of(records) for incarnation, records in living.items()}):
+        kind = Property.STATE_TRANSFER if one.lacks is Lack.STATE else Property.VIEW_AGREEMENT
+        yield Owed(kind, one.incarnation, one.lacks)

@@ -382,12 +382,14 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """The first change of view by less than a quorum."""
+    """The first change of view by less than a quorum, or beginning of another group."""
     leavers = {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
     changes = membership.without_quorum(membership.timelines(_records_of(simulation)), leavers)
     for name, before, after in islice(changes, 1):
-        sentence = f"member {name.member} went from view {before.number} to view {after.number} without a quorum"
-        yield Failure(kind="quorum", sentence=sentence)
+        how = f"began a group of its own with view {after.number}, after view {before.number}"
+        if not after.is_beginning:
+            how = f"went from view {before.number} to view {after.number} without a quorum"
+        yield Failure(kind="quorum", sentence=f"member {name.member} {how}")
 
 
 def _calls(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

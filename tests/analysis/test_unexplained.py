@@ -91,14 +91,25 @@ def calls(**outcomes: int) -> dict[str, Any]:
 
 
 GONE = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "leave"}
-WITHOUT_QUORUM = {"views": {"without_quorum": [GONE], "views": []}}
+NO_VIEWS: dict[str, Any] = {"without_quorum": [], "absent": [], "views": []}
+WITHOUT_QUORUM = {"views": NO_VIEWS | {"without_quorum": [GONE]}}
+BEGUN = {"views": NO_VIEWS | {"without_quorum": [GONE | {"reason": "first"}]}}
+OF_ITS_OWN = "p1/n2 (incarnation 1) began a group of its own with view 3, after view 1"
+
+
+def absent(lacks: str) -> dict[str, Any]:
+    one = {"member": "p1/n2", "incarnation": 2, "view": 3, "lacks": lacks}
+    return {"views": NO_VIEWS | {"absent": [one]}}
+
+
+ABSENT = "p1/n2 (incarnation 2) stopped as if it had nothing left to do, but "
 
 
 def excluded_from(kept: str, reason: str = "suspicion", *, joined: str = "", gone: str = "2") -> dict[str, Any]:
     """The exclusion of p1/n2 from a view of the nodes `kept` and `gone`."""
     parts = {"members": kept + joined, "joined": joined, "gone": gone}
     change = {name: [{"member": f"p1/n{node}", "incarnation": 1} for node in part] for name, part in parts.items()}
-    return EXCLUDED | {"views": {"without_quorum": [], "views": [{"reason": reason, **change}]}}
+    return EXCLUDED | {"views": NO_VIEWS | {"views": [{"reason": reason, **change}]}}
 
 
 TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks:\n  - {between: [p1, p2]}\n"
@@ -168,6 +179,10 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2")], [NO_END.replace("1)", "2)")]),
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2"), fault("crash", "p1/n2", id=1)], []),
         (WITHOUT_QUORUM, [groups("2", "134")], [NO_QUORUM]),
+        (BEGUN, [fault("crash", "p1/n2")], [OF_ITS_OWN]),
+        (absent("views"), [fault("crash", "p1/n2")], [ABSENT + "is in no view"]),
+        (absent("view"), [], [ABSENT + "did not install view 3, of which it is a member"]),
+        (absent("state"), [], [ABSENT + "did not get the state in view 3"]),
         (calls(given_up=3), [], [GIVEN_UP]),
         (calls(given_up=3), [fault("pause", "p1/n2")], []),
         (calls(given_up=3), [fault("restart", "p1/n2")], [GIVEN_UP]),
@@ -207,7 +222,7 @@ def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
     tmp_path: Path, topology: str, faults: list[dict[str, Any]], is_explained: bool
 ) -> None:
     run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
-    given = NOTHING | EXCLUDED | {"views": {"without_quorum": [], "views": []}}
+    given = NOTHING | EXCLUDED | {"views": NO_VIEWS}
     assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
 
 
@@ -238,7 +253,7 @@ def test_the_faults_of_a_random_world_explain_its_exclusions(seed: int) -> None:
 def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> None:
     run = read_run(MadeRun(faults=[fault("pause", "p1/n2")]).write(tmp_path / "run"))
     change = {"reason": "suspicion", "joined": [], "members": [{"member": "p1/n1", "incarnation": 1}]}
-    views = {"without_quorum": [], "views": [change | {"gone": [{"member": "member 9", "incarnation": 1}]}]}
+    views = NO_VIEWS | {"views": [change | {"gone": [{"member": "member 9", "incarnation": 1}]}]}
     doubts = unexplained(circumstances_of(run), **NOTHING | {"excluded": {Incarnation(9, 1): AT_NS}, "views": views})
     assert doubts == ["member 9 (incarnation 1) was excluded, which no fault of the run explains"]
 

@@ -150,3 +150,80 @@ def test_so_are_those_that_are_there_again(tmp_path: Path) -> None:
     builder.author.start(again)
     history = builder.install(2, A).install(3, A, again).stop(A, again)
     assert membership_of(history, tmp_path)["without_quorum"] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "named"),
+    [
+        (3, ViewReason.FIRST, 2),
+        (0, ViewReason.FIRST, 2),
+        (3, ViewReason.RESTORED, 2),
+        (3, ViewReason.JOIN, 2),
+        (0, ViewReason.JOIN, 2),
+    ],
+)
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_group_that_begins_beside_another_is_named(
+    number: int, reason: ViewReason, named: int, goes_on: bool, tmp_path: Path
+) -> None:
+    """c comes back alone. If nobody goes on, a group may begin anew without a quorum (R13)."""
+    builder = HistoryBuilder().install(1, A, B, C).install(2, A, B)
+    builder.author.start(C2)
+    builder.author.install(C2, number, [C2], reason)
+    found = membership_of(builder.stop(*((A, B, C2) if goes_on else (C2,))), tmp_path)["without_quorum"]
+    is_named = goes_on or reason is ViewReason.JOIN
+    change = {"before": named, "view": number, "reason": reason.name.lower()}
+    assert found == ([incarnation(C2) | change] if is_named else [])
+
+
+def test_a_joiner_that_calls_the_view_of_the_others_its_first_is_named(tmp_path: Path) -> None:
+    builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).install(2, A, B)
+    for one in (A, B, C2):
+        builder.author.install(one, 3, [A, B, C2], ViewReason.FIRST if one == C2 else ViewReason.JOIN)
+    assert membership_of(builder.stop(A, B, C2), tmp_path)["without_quorum"] == [
+        incarnation(C2) | {"before": 2, "view": 3, "reason": "first"}
+    ]
+
+
+def test_a_founder_that_is_late_and_a_group_that_begins_anew_are_not(tmp_path: Path) -> None:
+    """c installs the first view when the others have admitted another member. Later all are back."""
+    late, again = Incarnation(3, 1), [Incarnation(member, 2) for member in range(4)]
+    builder = HistoryBuilder(A, B, C, late)
+    for one, number in ((A, 1), (B, 1), (A, 2), (B, 2), (late, 2), (C, 1)):
+        builder.author.install(one, number, [A, B, C, late][: 2 + number], ViewReason.JOIN)
+    builder.author.start(*again)
+    for one in again:
+        builder.author.install(one, 4, again, ViewReason.FIRST)
+    assert membership_of(builder.stop(*again), tmp_path)["without_quorum"] == []
+
+
+def returned(*, installs: bool, lacks: str) -> HistoryBuilder:
+    """c is back, and lacks something."""
+    builder = HistoryBuilder().install(1, A, B, C).install(2, A, B)
+    builder.author.start(C2)
+    if lacks != "views":
+        for one in (A, B, C2) if installs else (A, B):
+            builder.author.install(one, 3, [A, B, C2], ViewReason.JOIN)
+    return builder if lacks else builder.state(C2, 3)
+
+
+@pytest.mark.parametrize(
+    ("installs", "lacks", "view"), [(False, "views", 2), (False, "view", 3), (True, "state", 3), (True, "", 3)]
+)
+def test_who_stops_at_rest_and_is_not_present_is_absent(installs: bool, lacks: str, view: int, tmp_path: Path) -> None:
+    named = [incarnation(C2) | {"view": view, "lacks": lacks}] if lacks else []
+    history = returned(installs=installs, lacks=lacks).stop(A, B, C2)
+    assert membership_of(history, tmp_path)["absent"] == named
+
+
+@pytest.mark.parametrize("excuse", ["not at rest", "minority", "no quorum"])
+def test_in_a_run_that_did_not_come_to_rest_or_lost_its_quorum_nobody_is_absent(excuse: str, tmp_path: Path) -> None:
+    builder = returned(installs=False, lacks="views")
+    if excuse == "not at rest":
+        history = builder.note(A, Event.STOP).stop(B, C2)
+    elif excuse == "minority":
+        history = builder.note(A, Event.MINORITY, 1).stop(A, B, C2)
+    else:
+        builder.author.install(B, 3, [A, B], ViewReason.MERGE)
+        history = builder.stop(A, C2)
+    assert membership_of(history, tmp_path)["absent"] == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation
-from node.effects import Deliver, Effect
+from node.effects import Deliver, Effect, Installed
 from node.group.core import GroupCore
 from node.reliable import ReliableParameters
-from node.trace import Event
+from node.trace import Event, ViewReason
 from node.wire import Message
 from testbed.fuzz.joiners import owed_in_last_view
 from testbed.fuzz.judge import judge
@@ -27,17 +29,47 @@ class DeafJoiner(GroupCore):
         return [e for e in effects if not (isinstance(e, Deliver) and self._us.incarnation > 1)]
 
 
-def test_a_joiner_that_hears_nothing_is_found() -> None:
-    deaf, right = (
-        over_group(None, core, ReliableParameters(suspect_after_ns=1000 * MILLISECOND))
-        for core in (DeafJoiner, GroupCore)
-    )
+class LoneJoiner(GroupCore):
+    """Its later incarnations begin groups of their own, and hear and say nothing."""
+
+    @property
+    def is_idle(self) -> bool:
+        return super().is_idle or self._us.incarnation > 1
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return super().on_start(now_ns) if self._us.incarnation == 1 else self.begun()
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return super().on_message(message, source, now_ns) if self._us.incarnation == 1 else []
+
+    def begun(self) -> list[Effect]:
+        own = (self._me, self._us.incarnation)
+        return [Installed(number=99, incarnations=(own,), reason=ViewReason.FIRST)]
+
+
+class IdleJoiner(LoneJoiner):
+    """Its later incarnations are in no view."""
+
+    def begun(self) -> list[Effect]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("core", "failures"),
+    [
+        (GroupCore, set()),
+        (DeafJoiner, {("agreement", "")}),
+        (LoneJoiner, {("quorum", "")}),
+        (IdleJoiner, {("view_agreement", "joiner")}),
+    ],
+)
+def test_a_joiner_that_does_not_take_part_is_found(core: type[GroupCore], failures: set[tuple[str, str]]) -> None:
+    build = over_group(None, core, ReliableParameters(suspect_after_ns=1000 * MILLISECOND))
     sends = Member(submissions_ns=tuple(at * 1000 * MILLISECOND for at in range(6)))
     down = Crash(at_ns=500 * MILLISECOND, for_ns=200 * MILLISECOND, member=2)
-    scenario = Scenario(protocol="reliable", seed=1, segments=(Segment(members=(sends,) * 3),), faults=(down,))
-    (failure,) = judge(scenario, build=deaf).failures
-    assert (failure.kind, failure.where) == ("agreement", "")
-    assert judge(scenario, build=right).failures == ()
+    segment = Segment(members=(sends, sends, Member(submissions_ns=(0,))))
+    scenario = Scenario(protocol="reliable", seed=1, segments=(segment,), faults=(down,))
+    assert {(failure.kind, failure.where) for failure in judge(scenario, build=build).failures} == failures
 
 
 # Last view.
@@ -78,6 +110,11 @@ def test_a_member_must_install_the_last_view() -> None:
         builder.author.install(incarnation, 2, [A, B, C])
 
     assert lacking(builder, A, B, C) == ["p1/c (incarnation 1) lacks the last view, of which it is a member"]
+
+
+def test_who_comes_back_must_be_in_a_view() -> None:
+    builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).install(2, A, B)
+    assert lacking(builder, A, B, C2) == ["p1/c (incarnation 2) lacks any view"]
 
 
 def test_a_minority_owes_nothing() -> None:
