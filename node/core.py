@@ -208,8 +208,14 @@ class Core(ABC):
         return False
 
     @property
+    def is_excluded(self) -> bool:
+        """Whether this incarnation knows that it is a member no more. It may still answer other members before it has
+        ended."""
+        return self.has_ended
+
+    @property
     def has_left(self) -> bool:
-        """With `has_ended`: whether this incarnation has left at its own request."""
+        """With `is_excluded`: whether this incarnation has left at its own request."""
         return False
 
     def leave(self, now_ns: int) -> list[Effect]:  # noqa: ARG002 (cores with members that come and go need it)

@@ -186,6 +186,10 @@ class GroupCore(Core):
         return here.stack.can_submit
 
     @property
+    def is_excluded(self) -> bool:
+        return self._is_excluded
+
+    @property
     def is_idle(self) -> bool:
         here = self.here
         if here is None or self._is_excluded:
@@ -446,6 +450,7 @@ class GroupCore(Core):
         if here is None or self._is_excluded:
             return
         self._is_excluded = True
+        self.has_left = here.is_leaving
         out.append(Report(code=GroupReport.EXCLUDED, member=source, value=number))
         here.freeze(now_ns, out)
         out += here.stack.streams.stop(now_ns)

@@ -312,10 +312,14 @@ class Host:
         self.is_wake_stale = True
 
     def stop(self) -> bool:
-        """End in order. Returns whether nothing was under way any more. An ended incarnation writes no STOP record."""
+        """End in order. Returns whether nothing was under way any more. An incarnation that is a member no more writes
+        no STOP record: it has ended, although other members might still have asked it for messages."""
         is_drained = self.is_quiet
         self.application.end()
-        self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
+        if self._core.is_excluded:
+            self._trace_end()
+        else:
+            self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
         self._flush()
         return is_drained
 
@@ -439,13 +443,17 @@ class Host:
     def _note_end(self) -> None:
         """Write the last record, once, and at once: a record made when all nodes are stopped would be too late."""
         if not self.has_ended:
-            self.has_ended = self.is_wake_stale = True
+            self.is_wake_stale = True
             self.application.end()
-            reason = EndReason.LEFT if self._core.has_left else EndReason.EXCLUDED
-            self._trace(Event.ENDED, reason, value=self.application.submitted)
-            self._record = _unrecorded
+            self._trace_end()
             if self._on_end is not None:
                 self._on_end()
+
+    def _trace_end(self) -> None:
+        self.has_ended = True
+        reason = EndReason.LEFT if self._core.has_left else EndReason.EXCLUDED
+        self._trace(Event.ENDED, reason, value=self.application.submitted)
+        self._record = _unrecorded
 
     def _send(self, effect: Send) -> None:
         if effect.target > MAX_MEMBER:

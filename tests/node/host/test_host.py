@@ -23,7 +23,7 @@ from node.host.host import (
     Host,
     TraceRow,
 )
-from node.trace import Event, Level, Stamp, decode_stamp, encode_stamp
+from node.trace import EndReason, Event, Level, Stamp, decode_stamp, encode_stamp
 from node.wire import Kind, Message, encode_datagram
 from tests.node.cluster import MILLISECOND, SECOND
 from tests.node.host.test_config import GOOD
@@ -38,6 +38,8 @@ class Scripted(Core):
     can_submit = True
     is_idle = True
     has_ended = False
+    is_excluded = False
+    has_left = False
 
     def __init__(self) -> None:
         self.at_start: list[Effect] = []
@@ -415,6 +417,14 @@ def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_record
     assert len(world.rows) == count
     assert world.out[-1] == ("flush", count)
     assert (world.host.application.submitted, world.host.received, sum(world.host.dropped.values())) == (1, 3, 1)
+
+
+def test_a_member_that_has_left_and_still_answers_others_has_ended_when_it_is_stopped() -> None:
+    world = World().start()
+    world.core.is_excluded = world.core.has_left = True
+    assert world.host.stop()
+    assert world.last() == (Event.ENDED, EndReason.LEFT, 0, 0, 0, 0, 0)
+    assert world.host.has_ended and world.host.has_left
 
 
 def test_an_incarnation_may_be_over_from_its_start_on() -> None:
