@@ -42,8 +42,10 @@ class Staged:
     """Number of reports of each code that means the same for all protocols."""
 
 
-def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> list[str]:
-    """Reasons why the verdict on this run is `unknown` at best."""
+def doubts(
+    inputs: RunInputs, capture: CaptureState | None, staged: Staged, miscounts: Mapping[Incarnation, str] | None = None
+) -> list[str]:
+    """Reasons why the verdict on this run is `unknown` at best. `miscounts`: of submissions, by incarnation."""
     manifest = inputs.manifest
     found = []
     if manifest.status != "complete":
@@ -64,6 +66,7 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
         found.append(f"{inputs.unread_faults} lines of faults.jsonl cannot be read")
     if staged.foreign_records:
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
+    found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((miscounts or {}).items())]
     return found
 
 

@@ -411,7 +411,7 @@ class _Analysis:
         results["expect"] = [
             judgement.expectation(text, results, is_valid=not manifest.invalid) for text in manifest.expect
         ]
-        doubts = judgement.doubts(self.inputs, self.capture, staged)
+        doubts = judgement.doubts(self.inputs, self.capture, staged, facts.miscounts)
         doubts += unexplained(
             circumstances_of(self.inputs),
             excluded=facts.excluded,

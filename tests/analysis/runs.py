@@ -94,7 +94,10 @@ class MadeRun:
             self.sightings += [Sighting(at_ns, member, PortDirection.OUTBOUND, data) for at_ns in times]
 
     def note(self, member: int, event: Event, at_ns: int, *, recorder: int = 1, **fields: int) -> None:
-        """One trace record."""
+        """One trace record. A STOP tells the number of submissions on record unless `value` is another."""
+        if event is Event.STOP:
+            told = sum(r.event is Event.SUBMIT for r in self.records.get((member, recorder), ()))
+            fields = {"value": told} | fields
         record = Record(event=event, at_ns=at_ns, clock_ns=at_ns, **fields)
         self.records.setdefault((member, recorder), []).append(record)
 

@@ -59,6 +59,13 @@ def test_what_casts_doubt(
     assert judgement.doubts(inputs(tmp_path, **changes), capture, staged) == doubts
 
 
+def test_submissions_that_do_not_count_cast_doubt(tmp_path: Path) -> None:
+    doubts = judgement.doubts(
+        inputs(tmp_path), GOOD, Staged(), {Incarnation(1, 2): "gives its submission 2 the number 1"}
+    )
+    assert doubts == ["p1/n2 (incarnation 2) gives its submission 2 the number 1"]
+
+
 def test_a_torn_faults_file_casts_doubt(tmp_path: Path) -> None:
     path = MadeRun().write(tmp_path / "run")
     (path / "faults.jsonl").write_text('{"id": 0, "ki')
