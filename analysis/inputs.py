@@ -99,6 +99,8 @@ class NodeEnd(_Part):
     incarnation: Count
     exit: int | None = None
     drained: bool | None = None
+    crashed: bool = False
+    """A fault has crashed it."""
     handled: Count | None = None
     """Messages that the core handled."""
     core_ns: Count | None = None

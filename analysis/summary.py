@@ -385,7 +385,8 @@ class _Analysis:
         manifest, facts = self.manifest, orders.facts
         findings = judgement.bounded(
             orders.findings,
-            gap=judgement.unrecorded_ends(self.inputs, facts.ended) or judgement.lost_tails(self.inputs, facts.crashed),
+            gap=judgement.unrecorded(self.inputs, ended=facts.ended, crashed=facts.crashed)
+            or judgement.lost_tails(self.inputs, facts.crashed),
             undrained=judgement.undrained(self.inputs),
         )
         findings = judgement.noted(findings, self.inputs, facts.crashed)

@@ -331,11 +331,25 @@ def tells_of_more(run: MadeRun) -> None:
     run.records[0, 1][-1] = dataclasses.replace(run.records[0, 1][-1], value=50)
 
 
+def miscounts_its_starts(run: MadeRun) -> None:
+    run.records[3, 2] = run.records.pop((3, 1))
+
+
+def is_silent_when_started_again(run: MadeRun) -> None:
+    run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
+
+
 @pytest.mark.parametrize(
     ("err", "reason"),
     [
         (submits_again, "p1/n1 (incarnation 1) gives its submission 11 the number 1"),
         (tells_of_more, "p1/n1 (incarnation 1) tells of 50 submissions at its end, and recorded 10"),
+        (
+            miscounts_its_starts,
+            "validity: p1/n4 (incarnation 1) left no trace records; "
+            "there are trace records of p1/n4 (incarnation 2), never started",
+        ),
+        (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
     ],
 )
 def test_a_program_that_errs_in_its_records_passes_nothing(
