@@ -159,6 +159,11 @@ class Protocol(_Part):
                 return given
         return SUSPECT_AFTER_NS
 
+    @property
+    def records_views(self) -> bool:
+        """Whether views are on record if its members have any. Machines of objects have one for each sub-network."""
+        return self.name != "objects"
+
 
 class Call(_Part):
     """Each `every`-th message of the caller is followed by one of the callee, which no node sees."""

@@ -49,6 +49,8 @@ class Circumstances:
     network: Network
     faults: Sequence[RecordedFault]
     suspect_after_ns: int
+    records_views: bool = True
+    """Whether the run's members, if they have views, record them."""
 
     def node_name(self, member: int) -> str:
         found = next((node.name for node in self.network.topology.nodes() if node.index == member), None)
@@ -109,8 +111,12 @@ class Circumstances:
 
 
 def circumstances_of(inputs: RunInputs) -> Circumstances:
+    protocol = inputs.manifest.protocol
     return Circumstances(
-        network=inputs.network, faults=inputs.faults, suspect_after_ns=inputs.manifest.protocol.suspect_after_ns
+        network=inputs.network,
+        faults=inputs.faults,
+        suspect_after_ns=protocol.suspect_after_ns,
+        records_views=protocol.records_views,
     )
 
 
@@ -148,7 +154,11 @@ def _exclusions(
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
+    Nobody can be excluded where there never was a view.
     """
+    if views is None and circumstances.records_views:
+        yield from (f"{circumstances.named(one)} was excluded, but no view was recorded" for one in sorted(excluded))
+        return
     changes = {
         (one["member"], one["incarnation"]): change
         for change in (views["views"] if views is not None else ())

@@ -142,7 +142,10 @@ def _unexplained(
     protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
     faults = inputs.faults_of(experiment.topology, simulation.faults)
     circumstances = Circumstances(
-        network=build(experiment.topology, {}, faults), faults=faults, suspect_after_ns=protocol.suspect_after_ns
+        network=build(experiment.topology, {}, faults),
+        faults=faults,
+        suspect_after_ns=protocol.suspect_after_ns,
+        records_views=protocol.records_views,
     )
     ended = [one for one in timelines if one.has_ended]
     left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}

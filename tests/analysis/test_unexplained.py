@@ -16,7 +16,8 @@ from testbed.fuzz.scenario import experiment_of
 from testbed.sim.point import measure
 from tests.analysis.runs import START_NS, MadeRun
 
-NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": None, "calls": None}
+VIEWS: dict[str, Any] = {"without_quorum": [], "views": []}
+NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": VIEWS, "calls": None}
 N2, N3 = Incarnation(1, 1), Incarnation(2, 1)
 
 
@@ -53,6 +54,7 @@ def impaired(target: str, direction: str = "to-node", *, asked: dict[str, float]
 AT_NS = START_NS + 20
 EXCLUDED, LEFT, CRASHED = {"excluded": {N2: AT_NS}}, {"left": {N2: AT_NS}}, {"crashed": [N2]}
 WAS_EXCLUDED = "p1/n2 (incarnation 1) was excluded, which no fault of the run explains"
+NO_VIEW = "p1/n2 (incarnation 1) was excluded, but no view was recorded"
 HAS_LEFT = "p1/n2 (incarnation 1) left, which no fault of the run explains"
 NO_END = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
 NO_QUORUM = "p1/n2 (incarnation 1) went from view 1 to view 3 without a quorum of the first"
@@ -113,6 +115,7 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (excluded_from("13", "bad_pair"), [impaired("p1/n4")], [WAS_EXCLUDED]),
         (excluded_from("13", "bad_pair", gone="24"), [impaired("p1/n4")], [WAS_EXCLUDED]),
         (excluded_from("13", "bad_pair"), [], [WAS_EXCLUDED]),
+        (EXCLUDED | {"views": None}, [fault("pause", "p1/n2")], [NO_VIEW]),
         ({"excluded": {N2: AT_NS, N3: LATE}}, [fault("pause", "p1/n3", at_ns=LATE)], [WAS_EXCLUDED]),
         (LEFT, [fault("leave", "p1/n2")], []),
         (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
@@ -154,8 +157,7 @@ def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
     tmp_path: Path, topology: str, faults: list[dict[str, Any]], is_explained: bool
 ) -> None:
     run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
-    given = NOTHING | EXCLUDED | {"views": {"without_quorum": [], "views": []}}
-    assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
+    assert unexplained(circumstances_of(run), **NOTHING | EXCLUDED) == ([] if is_explained else [WAS_EXCLUDED])
 
 
 @pytest.mark.parametrize(
@@ -169,8 +171,9 @@ def test_objects_are_judged_by_sub_network(
     tmp_path: Path, topology: str, events: dict[str, Any], faults: list[dict[str, Any]]
 ) -> None:
     """Their machines have a view of each sub-network, which no record shows."""
-    run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
-    assert unexplained(circumstances_of(run), **NOTHING | events) == []
+    made = MadeRun(topology_text=topology, faults=faults, manifest={"protocol": {"name": "objects"}})
+    run = read_run(made.write(tmp_path / "run"))
+    assert unexplained(circumstances_of(run), **NOTHING | {"views": None} | events) == []
 
 
 @pytest.mark.parametrize("seed", [4, 14, 19, 21, 29, 53])
