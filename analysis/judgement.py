@@ -38,6 +38,8 @@ class Staged:
     undecodable: int = 0
     foreign_records: int = 0
     """Trace records that came from another port than their member's."""
+    future_records: int = 0
+    """Trace records with a time after the frame that carried them."""
     notices: Mapping[Notice, int] = field(default_factory=dict)
     """Number of reports of each code that means the same for all protocols."""
 
@@ -66,6 +68,8 @@ def doubts(
         found.append(f"{inputs.unread_faults} lines of faults.jsonl cannot be read")
     if staged.foreign_records:
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
+    if staged.future_records:
+        found.append(f"{staged.future_records} trace records tell of a time after the frame that carried them")
     found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((miscounts or {}).items())]
     return found
 

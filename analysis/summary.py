@@ -307,7 +307,12 @@ class _Analysis:
             notices=COUNTED,
         )
         self.counts = counts = ingest.write_tables(self.spark, self.inputs.capture_path, plan, self.stage)
-        return Staged(undecodable=counts.undecodable, foreign_records=counts.foreign_records, notices=counts.notices)
+        return Staged(
+            undecodable=counts.undecodable,
+            foreign_records=counts.foreign_records,
+            future_records=counts.future_records,
+            notices=counts.notices,
+        )
 
     # --- the network
 

@@ -50,6 +50,12 @@ NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set aga
         (LOST, GOOD, Staged(), ["the collector lost 3 frames"]),
         (LOST | {"invalid": ["the collector lost 3 frames"]}, GOOD, Staged(), ["the collector lost 3 frames"]),
         ({}, GOOD, Staged(foreign_records=2), ["2 trace records came from another port than their member's"]),
+        (
+            {},
+            GOOD,
+            Staged(future_records=2),
+            ["2 trace records tell of a time after the frame that carried them"],
+        ),
         ({"clock": None}, GOOD, Staged(), [NO_CLOCK]),
     ],
 )

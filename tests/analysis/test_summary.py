@@ -335,6 +335,10 @@ def miscounts_its_starts(run: MadeRun) -> None:
     run.records[3, 2] = run.records.pop((3, 1))
 
 
+def foresees(run: MadeRun) -> None:
+    run.trace_after_ns = -(10**10)
+
+
 def is_silent_when_started_again(run: MadeRun) -> None:
     run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
 
@@ -349,6 +353,7 @@ def is_silent_when_started_again(run: MadeRun) -> None:
             "validity: p1/n4 (incarnation 1) left no trace records; "
             "there are trace records of p1/n4 (incarnation 2), never started",
         ),
+        (foresees, "212 trace records tell of a time after the frame that carried them"),
         (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
     ],
 )
