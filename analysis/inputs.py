@@ -99,6 +99,8 @@ class NodeEnd(_Part):
     incarnation: Count
     exit: int | None = None
     drained: bool | None = None
+    crashed: bool = False
+    """A fault has crashed it."""
     handled: Count | None = None
     """Messages that the core handled."""
     core_ns: Count | None = None
@@ -164,6 +166,11 @@ class Protocol(_Part):
         """Silence after which a machine of `objects` votes no on an atomic call (docs/objects.md)."""
         given = self.parameters.get("vote_ns")
         return given if isinstance(given, int) and 0 <= given <= 2**62 else VOTE_NS
+
+    @property
+    def records_views(self) -> bool:
+        """Whether views are on record if its members have any. Machines of objects have one for each sub-network."""
+        return self.name != "objects"
 
 
 class Call(_Part):

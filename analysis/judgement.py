@@ -38,12 +38,16 @@ class Staged:
     undecodable: int = 0
     foreign_records: int = 0
     """Trace records that came from another port than their member's."""
+    future_records: int = 0
+    """Trace records with a time after the frame that carried them."""
     notices: Mapping[Notice, int] = field(default_factory=dict)
     """Number of reports of each code that means the same for all protocols."""
 
 
-def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> list[str]:
-    """Reasons why the verdict on this run is `unknown` at best."""
+def doubts(
+    inputs: RunInputs, capture: CaptureState | None, staged: Staged, miscounts: Mapping[Incarnation, str] | None = None
+) -> list[str]:
+    """Reasons why the verdict on this run is `unknown` at best. `miscounts`: of submissions, by incarnation."""
     manifest = inputs.manifest
     found = []
     if manifest.status != "complete":
@@ -64,6 +68,9 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
         found.append(f"{inputs.unread_faults} lines of faults.jsonl cannot be read")
     if staged.foreign_records:
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
+    if staged.future_records:
+        found.append(f"{staged.future_records} trace records tell of a time after the frame that carried them")
+    found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((miscounts or {}).items())]
     return found
 
 
@@ -86,17 +93,23 @@ def undrained(inputs: RunInputs) -> str:
     return "the network was still cut when the run drained" if cuts else ""
 
 
-def unrecorded_ends(inputs: RunInputs, ended: Collection[Incarnation]) -> str:
-    """Text naming the nodes that ended with exit code 0 but without a STOP or ENDED record: their last records are
-    missing. Empty when there are none.
+def unrecorded(inputs: RunInputs, *, ended: Collection[Incarnation], crashed: Collection[Incarnation]) -> str:
+    """Text naming the incarnations of the manifest whose records are missing, all or the last, and those on record that
+    were never started. Empty when there are none. `ended`, `crashed`: incarnations on record, with and without an end.
+
+    Only a fault that crashes a node may take all its records along.
     """
-    index = {name: member for member, name in inputs.members.items()}
-    missing = [
-        entry.node
-        for entry in inputs.manifest.nodes
-        if entry.exit == 0 and entry.node in index and (index[entry.node], entry.incarnation) not in ended
-    ]
-    return f"the last trace records of {', '.join(missing)} are missing" if missing else ""
+    index = {name: member for member, name in inputs.names.items()}
+    started = {Incarnation(index[one.node], one.incarnation): one for one in inputs.manifest.nodes if one.node in index}
+    due = {name: one for name, one in started.items() if name.member in inputs.members}
+    silent = [name for name, one in due.items() if not one.crashed and name not in ended and name not in crashed]
+    cut_off = [name for name, one in due.items() if one.exit == 0 and name in crashed]
+    # A run that ended early may not have written its nodes down.
+    strange = {*ended, *crashed} - started.keys() if started else set()
+    parts = [f"{_names_of(inputs, silent)} left no trace records"] if silent else []
+    parts += [f"the last trace records of {_names_of(inputs, cut_off)} are missing"] if cut_off else []
+    parts += [f"there are trace records of {_names_of(inputs, strange)}, never started"] if strange else []
+    return "; ".join(parts)
 
 
 def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:

@@ -307,7 +307,12 @@ class _Analysis:
             notices=COUNTED,
         )
         self.counts = counts = ingest.write_tables(self.spark, self.inputs.capture_path, plan, self.stage)
-        return Staged(undecodable=counts.undecodable, foreign_records=counts.foreign_records, notices=counts.notices)
+        return Staged(
+            undecodable=counts.undecodable,
+            foreign_records=counts.foreign_records,
+            future_records=counts.future_records,
+            notices=counts.notices,
+        )
 
     # --- the network
 
@@ -385,7 +390,8 @@ class _Analysis:
         manifest, facts = self.manifest, orders.facts
         findings = judgement.bounded(
             orders.findings,
-            gap=judgement.unrecorded_ends(self.inputs, facts.ended) or judgement.lost_tails(self.inputs, facts.crashed),
+            gap=judgement.unrecorded(self.inputs, ended=facts.ended, crashed=facts.crashed)
+            or judgement.lost_tails(self.inputs, facts.crashed),
             undrained=judgement.undrained(self.inputs),
         )
         findings = judgement.noted(findings, self.inputs, facts.crashed)
@@ -411,7 +417,7 @@ class _Analysis:
         results["expect"] = [
             judgement.expectation(text, results, is_valid=not manifest.invalid) for text in manifest.expect
         ]
-        doubts = judgement.doubts(self.inputs, self.capture, staged)
+        doubts = judgement.doubts(self.inputs, self.capture, staged, facts.miscounts)
         doubts += unexplained(
             circumstances_of(self.inputs),
             excluded=facts.excluded,

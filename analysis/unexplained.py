@@ -61,6 +61,8 @@ class Circumstances:
     faults: Sequence[RecordedFault]
     suspect_after_ns: int
     vote_ns: int
+    records_views: bool = True
+    """Whether the run's members, if they have views, record them."""
     _effective_ns: Mapping[int, int] = field(init=False, default_factory=dict)
     """By id of a fault."""
     _silencing: Sequence[tuple[RecordedFault, int]] = field(init=False, default=())
@@ -180,6 +182,7 @@ def circumstances_of(inputs: RunInputs) -> Circumstances:
         faults=inputs.faults,
         suspect_after_ns=protocol.suspect_after_ns,
         vote_ns=protocol.vote_ns,
+        records_views=protocol.records_views,
     )
 
 
@@ -221,7 +224,11 @@ def _exclusions(
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
+    Nobody can be excluded where there never was a view.
     """
+    if views is None and circumstances.records_views:
+        yield from (f"{circumstances.named(one)} was excluded, but no view was recorded" for one in sorted(excluded))
+        return
     changes = {
         (one["member"], one["incarnation"]): change
         for change in (views["views"] if views is not None else ())

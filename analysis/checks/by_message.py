@@ -55,6 +55,8 @@ class RunFacts:
     crashed: frozenset[Incarnation]
     """Incarnations whose end is not on record."""
     missing_records: int
+    miscounts: Mapping[Incarnation, str]
+    """What is wrong with the count of submissions, of the incarnations where something is."""
     evidence: Evidence
 
 

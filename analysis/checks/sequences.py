@@ -93,6 +93,8 @@ class IncarnationFacts(NamedTuple):
     """Time of its last record."""
     is_for_objects: bool
     """Whether some of its messages are addressed to objects."""
+    miscount: str
+    """What is wrong with the count of its submissions; empty: nothing, or records are missing."""
     views: ViewRecords
 
 
@@ -163,7 +165,7 @@ def steps_of_incarnation(
     """
     records = _in_order(chunks)
     submissions = np.flatnonzero(is_own_submission(records, np.int64(incarnation.code)))
-    return _facts_of(incarnation, records), _steps(incarnation, records, submissions)
+    return _facts_of(incarnation, records, submissions), _steps(incarnation, records, submissions)
 
 
 def is_own_submission(records: Records, code: Any) -> Mask:
@@ -209,17 +211,18 @@ def _in_order(chunks: list[Records]) -> Records:
     return Records(*merged)
 
 
-def _facts_of(incarnation: Incarnation, records: Records) -> IncarnationFacts:
+def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> IncarnationFacts:
     span = int(records.record[-1] - records.record[0]) + 1
     numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
     end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.ENDED))[:1]
     stops = records.detail[end[records.event[end] == Event.STOP]]
     levels = records.detail[np.abs(records.event) == Event.DELIVER]
-    is_whole = bool((records.event >= 0).all())
+    is_possible = bool((records.event >= 0).all())
+    is_gapless = is_possible and span == numbers == records.size and records.event[0] == Event.START
     return IncarnationFacts(
         incarnation=incarnation,
         level=int(levels.max(initial=-1)),
-        is_gapless=bool(is_whole and span == numbers == records.size and records.event[0] == Event.START),
+        is_gapless=bool(is_gapless),
         missing_records=span - numbers,
         stop_detail=int(stops[0]) if len(stops) else -1,
         has_ended=len(end) > len(stops),
@@ -227,7 +230,22 @@ def _facts_of(incarnation: Incarnation, records: Records) -> IncarnationFacts:
         first_ns=int(records.at_ns[0]),
         last_ns=int(records.at_ns[-1]),
         is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
+        miscount=_miscount(records, submissions, end) if is_gapless else "",
         views=_views(records),
+    )
+
+
+def _miscount(records: Records, submissions: Rows, end: Rows) -> str:
+    """A submission under a number that was used before, or without a record, would be owed by nobody."""
+    numbers = records.message[submissions] & 0xFFFFFFFF
+    due = np.arange(1, len(numbers) + 1)
+    if len(wrong := np.flatnonzero(numbers != due)):
+        return f"gives its submission {due[wrong[0]]} the number {numbers[wrong[0]]}"
+    if np.count_nonzero(records.event == Event.SUBMIT) > len(submissions):
+        return "records submissions in another's name"
+    told = int(records.value[end[0]]) if len(end) else len(submissions)
+    return (
+        "" if told == len(submissions) else f"tells of {told} submissions at its end, and recorded {len(submissions)}"
     )
 
 

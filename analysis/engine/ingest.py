@@ -40,6 +40,10 @@ FRAME_CLASSES = (*CLASSES, "trace", "other")
 MAX_FLOWS = 100_000
 """Most flows that are kept, the greatest: more than any run has, but a hostile capture may hold millions."""
 
+CLOCK_ERROR_NS = 1_000_000
+"""Largest step of the capture's clock, CLOCK_REALTIME, in a run that is not invalid because of it. Both clocks are this
+machine's in every world, so nothing else can make a frame earlier than its records."""
+
 SENT_KEYS = ("bin", "class", "kind", "inner")
 FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
 
@@ -83,6 +87,8 @@ class IngestCounts(NamedTuple):
     undecodable: int
     foreign_records: int
     """Records of this group that did not come from their member's own port."""
+    future_records: int
+    """Other records of this group with a time after the frame that carried them."""
     records: Mapping[Incarnation, int]
     """Number of records of each incarnation."""
     notices: dict[Notice, int]
@@ -112,6 +118,7 @@ class _PartCounts(NamedTuple):
 
     undecodable: int
     foreign_records: int
+    future_records: int
     records: Counter[Incarnation]
     notices: dict[Notice, int]
     sent: pa.Table
@@ -140,7 +147,7 @@ class _Task:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._undecodable = self._foreign = 0
+        self._undecodable = self._foreign = self._future = 0
         self._records: Counter[Incarnation] = Counter()
         self._notices = dict.fromkeys(plan.notices, 0)
         self._sent = _Sums(SENT_KEYS, ("datagrams", "wire_bytes", "payload_bytes"))
@@ -150,7 +157,7 @@ class _Task:
         self._indexes = np.array([-1 if port is None else port[1] for port in plan.ports] or [-1], np.int32)
 
     def counts(self) -> _PartCounts:
-        counts = (self._undecodable, self._foreign, self._records, self._notices)
+        counts = (self._undecodable, self._foreign, self._future, self._records, self._notices)
         sums = (self._sent.table(), self._flows.table(MAX_FLOWS), self._talk.table())
         return _PartCounts(*counts, *map(detached, sums))
 
@@ -234,11 +241,18 @@ class _Task:
         for notice in self._notices:
             self._notices[notice] += int((reports == int(notice)).sum())
         keep = is_ours & is_own
+        self._future += int(self._is_future(records["at_ns"], carriers.time_ns[carrier])[keep].sum())
         self._records += incarnations.counted(
             incarnations.codes_of(records["node"][keep], records["node_incarnation"][keep])
         )
         renamed = {"member": "node", "member_incarnation": "node_incarnation"}
         return conformed({name: records[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
+
+    def _is_future(self, at_ns: npt.NDArray[np.int64], seen_ns: npt.NDArray[np.int64]) -> Mask:
+        """Whether a record tells of a time after its frame was seen. Negative: a number of 64 bits, unsigned."""
+        frame_ns, has_time = incarnations.minus(seen_ns, np.int64(self.plan.clock_offset_ns))
+        later_ns, fits = incarnations.minus(at_ns, frame_ns)
+        return np.asarray(has_time & ((at_ns < 0) | ~fits | (later_ns > CLOCK_ERROR_NS)))
 
 
 class _Sums:
@@ -275,6 +289,7 @@ def together(counts: Iterable[_PartCounts], plan: Plan) -> IngestCounts:
     return IngestCounts(
         undecodable=sum(part.undecodable for part in parts),
         foreign_records=sum(part.foreign_records for part in parts),
+        future_records=sum(part.future_records for part in parts),
         records=sum((part.records for part in parts), Counter()),
         notices={code: sum(part.notices[code] for part in parts) for code in plan.notices},
         sent=[

@@ -6,7 +6,8 @@ All tables have a column `run`, so that one pass judges any number of histories.
 - `member`: run, member, name, is_expected (it should have records);
 - `drained`: run, at_ns (NULL: it did not drain); no row where the trace alone decides;
 - `cut`: run, healed_ns (NULL: never) of each cut of the network;
-- `ended_in_order`: run, member, incarnation of each node whose program ended with exit code 0;
+- `started`: run, member, incarnation, ended_in_order (exit code 0), was_crashed (by a fault); no row where the trace
+  alone decides;
 - `lost_frames`: runs in which the collector lost frames.
 """
 
@@ -42,7 +43,12 @@ TRACE = pa.schema(
 MEMBER = pa.schema([("run", INT), ("member", INT), ("name", TEXT), ("is_expected", pa.bool_())])
 DRAINED = pa.schema([("run", INT), ("at_ns", LONG)])
 CUT = pa.schema([("run", INT), ("healed_ns", LONG)])
-ENDED_IN_ORDER = pa.schema([("run", INT), ("member", INT), ("incarnation", INT)])
+STARTED = pa.schema(
+    [
+        *((name, INT) for name in ("run", "member", "incarnation")),
+        *((name, pa.bool_()) for name in ("ended_in_order", "was_crashed")),
+    ]
+)
 LOST_FRAMES = pa.schema([("run", INT)])
 
 _THREADS = 2
@@ -87,7 +93,7 @@ def judge_histories(histories: Sequence[History], kinds: Iterable[Property]) -> 
     with _opened() as database:
         database.register("trace", trace)
         database.register("member", _table(members, MEMBER))
-        nothing = {"drained": DRAINED, "cut": CUT, "ended_in_order": ENDED_IN_ORDER, "lost_frames": LOST_FRAMES}
+        nothing = {"drained": DRAINED, "cut": CUT, "started": STARTED, "lost_frames": LOST_FRAMES}
         for name, schema in nothing.items():
             database.register(name, _table([], schema))
         answers = dict(_opinions(database, kinds))
@@ -107,7 +113,9 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
         if fault.kind == "cut"
     ]
     members = [(0, member, name, member in inputs.members) for member, name in inputs.names.items()]
-    ended = [(0, index[end.node], end.incarnation) for end in manifest.nodes if end.exit == 0 and end.node in index]
+    started = [
+        (0, index[one.node], one.incarnation, one.exit == 0, one.crashed) for one in manifest.nodes if one.node in index
+    ]
     try:
         with _opened() as database:
             database.register("of_run", pds.dataset(path, format="parquet"))
@@ -115,7 +123,7 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
             database.register("member", _table(members, MEMBER))
             database.register("drained", _table([(0, manifest.phases.drained_ns)], DRAINED))
             database.register("cut", _table(cuts, CUT))
-            database.register("ended_in_order", _table(ended, ENDED_IN_ORDER))
+            database.register("started", _table(started, STARTED))
             database.register(
                 "lost_frames", _table([(0,)] if manifest.capture.kernel_dropped_frames else [], LOST_FRAMES)
             )

@@ -146,6 +146,7 @@ def _unexplained(
         faults=faults,
         suspect_after_ns=protocol.suspect_after_ns,
         vote_ns=protocol.vote_ns,
+        records_views=protocol.records_views,
     )
     ended = [one for one in timelines if one.has_ended]
     left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}

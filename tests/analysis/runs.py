@@ -55,6 +55,8 @@ class MadeRun:
     """Kind and length of every protocol frame put on the wire."""
     missing_trace: set[tuple[int, int]] = field(default_factory=set)
     """Incarnations whose second trace datagram is lost."""
+    trace_after_ns: int = 1000
+    """Time from the latest record of a trace datagram until it is on the wire."""
 
     def __post_init__(self) -> None:
         self.topology = load.loads(self.topology_text)
@@ -94,7 +96,10 @@ class MadeRun:
             self.sightings += [Sighting(at_ns, member, PortDirection.OUTBOUND, data) for at_ns in times]
 
     def note(self, member: int, event: Event, at_ns: int, *, recorder: int = 1, **fields: int) -> None:
-        """One trace record."""
+        """One trace record. A STOP tells the number of submissions on record unless `value` is another."""
+        if event is Event.STOP:
+            told = sum(r.event is Event.SUBMIT for r in self.records.get((member, recorder), ()))
+            fields = {"value": told} | fields
         record = Record(event=event, at_ns=at_ns, clock_ns=at_ns, **fields)
         self.records.setdefault((member, recorder), []).append(record)
 
@@ -168,7 +173,7 @@ class MadeRun:
                 part = records[at : at + MAX_RECORDS]
                 body = encode_trace(group=GROUP, node=member, node_incarnation=incarnation, first=at + 1, records=part)
                 data = trace_frame(self.nodes[member], body)
-                yield Sighting(part[-1].at_ns + 1000, member, PortDirection.INBOUND, data)
+                yield Sighting(max(r.at_ns for r in part) + self.trace_after_ns, member, PortDirection.INBOUND, data)
 
 
 def udp_frame(sender: Node, receiver: Node | None, port: int, body: bytes) -> bytes:

@@ -50,6 +50,12 @@ NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set aga
         (LOST, GOOD, Staged(), ["the collector lost 3 frames"]),
         (LOST | {"invalid": ["the collector lost 3 frames"]}, GOOD, Staged(), ["the collector lost 3 frames"]),
         ({}, GOOD, Staged(foreign_records=2), ["2 trace records came from another port than their member's"]),
+        (
+            {},
+            GOOD,
+            Staged(future_records=2),
+            ["2 trace records tell of a time after the frame that carried them"],
+        ),
         ({"clock": None}, GOOD, Staged(), [NO_CLOCK]),
     ],
 )
@@ -57,6 +63,13 @@ def test_what_casts_doubt(
     tmp_path: Path, changes: dict[str, Any], capture: CaptureState | None, staged: Staged, doubts: list[str]
 ) -> None:
     assert judgement.doubts(inputs(tmp_path, **changes), capture, staged) == doubts
+
+
+def test_submissions_that_do_not_count_cast_doubt(tmp_path: Path) -> None:
+    doubts = judgement.doubts(
+        inputs(tmp_path), GOOD, Staged(), {Incarnation(1, 2): "gives its submission 2 the number 1"}
+    )
+    assert doubts == ["p1/n2 (incarnation 2) gives its submission 2 the number 1"]
 
 
 def test_a_torn_faults_file_casts_doubt(tmp_path: Path) -> None:
@@ -76,12 +89,42 @@ def test_a_run_that_did_not_drain_or_was_cut_then_says_nothing_of_liveness(tmp_p
     assert judgement.undrained(is_cut) == "the network was still cut when the run drained"
 
 
-def test_a_node_that_ended_in_order_without_a_record_of_it_lost_records(tmp_path: Path) -> None:
-    ends = [{"node": f"p1/n{n}", "incarnation": 1, "exit": code} for n, code in ((1, 0), (2, 0), (3, -9), (4, None))]
-    run = inputs(tmp_path, nodes=ends)
+ONE, TWO = Incarnation(0, 1), Incarnation(1, 1)
+CRASHED = {"exit": -9, "crashed": True}
 
-    assert judgement.unrecorded_ends(run, {Incarnation(0, 1), Incarnation(1, 1)}) == ""
-    assert judgement.unrecorded_ends(run, {Incarnation(0, 1)}) == "the last trace records of p1/n2 are missing"
+
+def end(node: int, incarnation: int = 1, **given: Any) -> dict[str, Any]:
+    return {"node": f"p1/n{node}", "incarnation": incarnation, "exit": -15} | given
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ended", "crashed", "reason"),
+    [
+        ([end(1), end(2)], [ONE, TWO], [], ""),
+        ([end(1, exit=0), end(2, exit=0)], [ONE], [TWO], "the last trace records of p1/n2 (incarnation 1) are missing"),
+        ([end(1), end(2)], [ONE], [TWO], ""),
+        ([end(1), end(2)], [ONE], [], "p1/n2 (incarnation 1) left no trace records"),
+        ([end(1), end(2, **CRASHED)], [ONE], [], ""),
+        ([end(1), end(1, 2), end(2)], [ONE, TWO], [], "p1/n1 (incarnation 2) left no trace records"),
+        ([end(1)], [ONE], [TWO], "there are trace records of p1/n2 (incarnation 1), never started"),
+        (
+            [end(1), end(2)],
+            [ONE, Incarnation(1, 0)],
+            [],
+            "p1/n2 (incarnation 1) left no trace records; "
+            "there are trace records of p1/n2 (incarnation 0), never started",
+        ),
+        ([end(1), end(2), end(4)], [ONE, TWO], [], ""),
+        ([], [ONE, TWO], [], ""),
+    ],
+)
+def test_what_was_started_and_what_is_on_record_are_the_same(
+    tmp_path: Path, nodes: list[dict[str, Any]], ended: list[Incarnation], crashed: list[Incarnation], reason: str
+) -> None:
+    """n4's program is in no group."""
+    run = inputs(tmp_path, nodes=nodes, members=["p1/n1", "p1/n2", "p1/n3"])
+
+    assert judgement.unrecorded(run, ended=ended, crashed=crashed) == reason
 
 
 def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path) -> None:

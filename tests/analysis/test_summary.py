@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from pyspark.sql import SparkSession
 from analysis import schema
 from analysis.errors import AnalysisError
 from analysis.expression import Names, summary_names
+from analysis.independent.compare import compare_run
+from analysis.inputs import read_run
 from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import PortDirection
@@ -318,6 +321,54 @@ def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp
     assert summary["properties"]["fifo"]["reason"] == "trace records of p1/n2 are missing"
     assert summary["verdict"] == "unknown"
     assert summary["capture"]["trace_gaps"] == 30
+
+
+def submits_again(run: MadeRun) -> None:
+    run.submit(0, 1, START_NS - 5)
+
+
+def tells_of_more(run: MadeRun) -> None:
+    run.records[0, 1][-1] = dataclasses.replace(run.records[0, 1][-1], value=50)
+
+
+def miscounts_its_starts(run: MadeRun) -> None:
+    run.records[3, 2] = run.records.pop((3, 1))
+
+
+def foresees(run: MadeRun) -> None:
+    run.trace_after_ns = -(10**10)
+
+
+def is_silent_when_started_again(run: MadeRun) -> None:
+    run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
+
+
+@pytest.mark.parametrize(
+    ("err", "reason"),
+    [
+        (submits_again, "p1/n1 (incarnation 1) gives its submission 11 the number 1"),
+        (tells_of_more, "p1/n1 (incarnation 1) tells of 50 submissions at its end, and recorded 10"),
+        (
+            miscounts_its_starts,
+            "validity: p1/n4 (incarnation 1) left no trace records; "
+            "there are trace records of p1/n4 (incarnation 2), never started",
+        ),
+        (foresees, "212 trace records tell of a time after the frame that carried them"),
+        (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
+    ],
+)
+def test_a_program_that_errs_in_its_records_passes_nothing(
+    spark: SparkSession, tmp_path: Path, err: Callable[[MadeRun], None], reason: str
+) -> None:
+    """The programs did not say that they would end: they were ended by a signal."""
+    run = MadeRun(manifest={"nodes": [{"node": name, "incarnation": 1, "exit": -15} for name in NAMES]})
+    ordered(run, messages=40)
+    err(run)
+    summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=said.append)
+
+    assert summary["verdict"] == "unknown"
+    assert reason in summary["reasons"]
+    assert all(row.agrees for row in compare_run(read_run(tmp_path / "run"), summary))
 
 
 def test_records_from_another_port_count_for_nothing_and_an_invalid_run_meets_no_expectation(

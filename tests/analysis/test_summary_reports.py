@@ -47,6 +47,7 @@ def exclusive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         {"node": "p1/n1", "incarnation": 1, "exit": 0, "handled": 100, "core_ns": 2_000_000, "delivered": 40},
         {"node": "p1/n2", "incarnation": 1, "exit": 0, "handled": 50, "core_ns": 2_000_000},
         {"node": "p1/n3", "incarnation": 1, "exit": 0},
+        {"node": "p1/n4", "incarnation": 1, "exit": 0},
     ]
     run.manifest["calls"] = [{"caller": "p1/n1", "callee": "p1/n2", "after_ns": 10 * MILLISECOND, "every": 1}]
     mutual_exclusion(run, turns=20, overlap=True)

@@ -17,7 +17,8 @@ from testbed.fuzz.scenario import experiment_of
 from testbed.sim.point import measure
 from tests.analysis.runs import START_NS, MadeRun
 
-NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": None, "calls": None}
+VIEWS: dict[str, Any] = {"without_quorum": [], "absent": [], "views": []}
+NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": VIEWS, "calls": None}
 N2, N3 = Incarnation(1, 1), Incarnation(2, 1)
 
 
@@ -79,6 +80,7 @@ SHORT = (
 EXCLUDED, LEFT, CRASHED = {"excluded": {N2: AT_NS}}, {"left": {N2: AT_NS}}, {"crashed": [N2]}
 LEFT_TWICE = {"left": {N2: AT_NS, Incarnation(1, 2): LATE}}
 WAS_EXCLUDED = "p1/n2 (incarnation 1) was excluded, which no fault of the run explains"
+NO_VIEW = "p1/n2 (incarnation 1) was excluded, but no view was recorded"
 HAS_LEFT = "p1/n2 (incarnation 1) left, which no fault of the run explains"
 NO_END = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
 NO_QUORUM = "p1/n2 (incarnation 1) went from view 1 to view 3 without a quorum of the first"
@@ -91,15 +93,14 @@ def calls(**outcomes: int) -> dict[str, Any]:
 
 
 GONE = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "leave"}
-NO_VIEWS: dict[str, Any] = {"without_quorum": [], "absent": [], "views": []}
-WITHOUT_QUORUM = {"views": NO_VIEWS | {"without_quorum": [GONE]}}
-BEGUN = {"views": NO_VIEWS | {"without_quorum": [GONE | {"reason": "first"}]}}
+WITHOUT_QUORUM = {"views": VIEWS | {"without_quorum": [GONE]}}
+BEGUN = {"views": VIEWS | {"without_quorum": [GONE | {"reason": "first"}]}}
 OF_ITS_OWN = "p1/n2 (incarnation 1) began a group of its own with view 3, after view 1"
 
 
 def absent(lacks: str) -> dict[str, Any]:
     one = {"member": "p1/n2", "incarnation": 2, "view": 3, "lacks": lacks}
-    return {"views": NO_VIEWS | {"absent": [one]}}
+    return {"views": VIEWS | {"absent": [one]}}
 
 
 ABSENT = "p1/n2 (incarnation 2) stopped as if it had nothing left to do, but "
@@ -109,7 +110,7 @@ def excluded_from(kept: str, reason: str = "suspicion", *, joined: str = "", gon
     """The exclusion of p1/n2 from a view of the nodes `kept` and `gone`."""
     parts = {"members": kept + joined, "joined": joined, "gone": gone}
     change = {name: [{"member": f"p1/n{node}", "incarnation": 1} for node in part] for name, part in parts.items()}
-    return EXCLUDED | {"views": NO_VIEWS | {"views": [{"reason": reason, **change}]}}
+    return EXCLUDED | {"views": VIEWS | {"views": [{"reason": reason, **change}]}}
 
 
 TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks:\n  - {between: [p1, p2]}\n"
@@ -166,6 +167,7 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (excluded_from("13", "bad_pair"), [impaired("p1/n4")], [WAS_EXCLUDED]),
         (excluded_from("13", "bad_pair", gone="24"), [impaired("p1/n4")], [WAS_EXCLUDED]),
         (excluded_from("13", "bad_pair"), [], [WAS_EXCLUDED]),
+        (EXCLUDED | {"views": None}, [fault("pause", "p1/n2")], [NO_VIEW]),
         ({"excluded": {N2: AT_NS, N3: LATE}}, [fault("pause", "p1/n3", at_ns=LATE)], [WAS_EXCLUDED]),
         (LEFT, [fault("leave", "p1/n2")], []),
         (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
@@ -222,7 +224,7 @@ def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
     tmp_path: Path, topology: str, faults: list[dict[str, Any]], is_explained: bool
 ) -> None:
     run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
-    given = NOTHING | EXCLUDED | {"views": NO_VIEWS}
+    given = NOTHING | EXCLUDED | {"views": VIEWS}
     assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
 
 
@@ -237,8 +239,9 @@ def test_objects_are_judged_by_sub_network(
     tmp_path: Path, topology: str, events: dict[str, Any], faults: list[dict[str, Any]]
 ) -> None:
     """Their machines have a view of each sub-network, which no record shows."""
-    run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
-    assert unexplained(circumstances_of(run), **NOTHING | events) == []
+    made = MadeRun(topology_text=topology, faults=faults, manifest={"protocol": {"name": "objects"}})
+    run = read_run(made.write(tmp_path / "run"))
+    assert unexplained(circumstances_of(run), **NOTHING | {"views": None} | events) == []
 
 
 @pytest.mark.parametrize("seed", [4, 14, 19, 21, 29, 53])
@@ -253,7 +256,7 @@ def test_the_faults_of_a_random_world_explain_its_exclusions(seed: int) -> None:
 def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> None:
     run = read_run(MadeRun(faults=[fault("pause", "p1/n2")]).write(tmp_path / "run"))
     change = {"reason": "suspicion", "joined": [], "members": [{"member": "p1/n1", "incarnation": 1}]}
-    views = NO_VIEWS | {"views": [change | {"gone": [{"member": "member 9", "incarnation": 1}]}]}
+    views = VIEWS | {"views": [change | {"gone": [{"member": "member 9", "incarnation": 1}]}]}
     doubts = unexplained(circumstances_of(run), **NOTHING | {"excluded": {Incarnation(9, 1): AT_NS}, "views": views})
     assert doubts == ["member 9 (incarnation 1) was excluded, which no fault of the run explains"]
 

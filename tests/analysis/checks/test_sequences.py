@@ -19,7 +19,7 @@ from collector.records import Event, Level
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
 ENDED = Event.ENDED
 Noted = tuple[Event, int, int]
-"""Event, message number (of origin 7), detail."""
+"""Event, message number (of origin 7) and value, detail."""
 
 
 def facts_and_steps(
@@ -36,7 +36,8 @@ def facts_and_steps(
             "incarnation": pa.array([1] * len(noted), pa.int32()),
             "number": messages,
             "at_ns": [100 * number for number in numbers],
-            **{name: [0] * len(noted) for name in ("value", "size_bytes", "checksum")},
+            "value": messages,
+            **{name: [0] * len(noted) for name in ("size_bytes", "checksum")},
         }
     )
     chunks = [compact(batch) for batch in table.to_batches(max_chunksize=3)]
@@ -131,6 +132,8 @@ def test_only_own_submissions_count_and_each_once() -> None:
     rows = rows_of(Step.SUBMISSION, (SUBMIT, 1, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0))
     assert [number(row["message"]) for row in rows] == [1, 2]
     assert not rows_of(Step.SUBMISSION, (SUBMIT, 1, 0), incarnation=2)
+    facts, _ = facts_and_steps((START, 0, 0), (SUBMIT, 1, 0), incarnation=2)
+    assert facts.miscount == "records submissions in another's name"
 
 
 SUBMISSIONS: tuple[Noted, ...] = ((SUBMIT, 1, 0), (SUBMIT, 2, 0))
@@ -149,6 +152,25 @@ FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] 
     "an exclusion": (((START, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"has_ended": True}),
     "of two ends the first": (((START, 0, 0), (ENDED, 0, 0), (STOP, 0, 1)), (), CRASHED | {"has_ended": True}),
     "a stop first": (((START, 0, 0), (STOP, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"stop_detail": 0}),
+    "a count": (((START, 0, 0), *SUBMISSIONS, (STOP, 2, 1)), (), {"miscount": ""}),
+    "a crash tells no count": (((START, 0, 0), *SUBMISSIONS), (), {"miscount": ""}),
+    "a count with a gap": (((START, 0, 0), (SUBMIT, 2, 0)), (1, 3), {"miscount": ""}),
+    "a number twice": (
+        ((START, 0, 0), *SUBMISSIONS, (SUBMIT, 2, 0), (STOP, 3, 1)),
+        (),
+        {"miscount": "gives its submission 3 the number 2"},
+    ),
+    "a number left out": (((START, 0, 0), (SUBMIT, 2, 0)), (), {"miscount": "gives its submission 1 the number 2"}),
+    "more at the end": (
+        ((START, 0, 0), *SUBMISSIONS, (STOP, 5, 1)),
+        (),
+        {"miscount": "tells of 5 submissions at its end, and recorded 2"},
+    ),
+    "less at the end": (
+        ((START, 0, 0), *SUBMISSIONS, (ENDED, 0, 0)),
+        (),
+        {"miscount": "tells of 0 submissions at its end, and recorded 2"},
+    ),
 }
 
 

@@ -85,6 +85,22 @@ def test_the_port_of_nobody_has_no_node_and_tells_nothing(made: tuple[MadeRun, P
     assert (sum(counts.records.values()), counts.foreign_records) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("at_ns", "after_ns", "future"),
+    [
+        (START_NS, 1000, 0),
+        (START_NS, -1_000_000, 0),
+        (START_NS, -1_000_001, 1),
+        (1 << 63, START_NS - (1 << 63), 1),
+    ],
+)
+def test_a_record_is_on_the_wire_after_its_time(tmp_path: Path, at_ns: int, after_ns: int, future: int) -> None:
+    run = MadeRun(trace_after_ns=after_ns)
+    run.submit(N1, 1, at_ns)
+    counts = _ingested(run.write(tmp_path / "run") / "capture.pcapng", tmp_path, PLAN)
+    assert (sum(counts.records.values()), counts.future_records) == (1, future)
+
+
 def test_another_group_is_other_traffic(made: tuple[MadeRun, Path], tmp_path: Path) -> None:
     counts = _ingested(made[1], tmp_path, replace(PLAN, group=GROUP + 1))
     frames = pq.read_table(tmp_path / "frames")

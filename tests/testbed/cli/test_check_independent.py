@@ -20,6 +20,7 @@ from tests.analysis.histories import PlainHistory
 from tests.testbed.orderbed_command import inside, orderbed, refused
 
 NAMES = {0: "p1/n1", 1: "p1/n2", 2: "p1/n3"}
+NODES = [{"node": name, "incarnation": 1, "exit": 0} for name in NAMES.values()]
 PROMISED = ["validity", "agreement", "integrity", "fifo", "causal", "total_order"]
 GOOD = histories.total_order(1)
 
@@ -33,7 +34,7 @@ def written(
     (run / "topology.yaml").write_text("name: small\npartitions:\n  p1: {nodes: 3}\n")
     given = {
         "format": 1, "run": "small/1-a", "status": "complete", "group": 1, "phases": {"drained_ns": 9},
-        "nodes": [{"node": name, "incarnation": 1, "exit": 0} for name in NAMES.values()],
+        "nodes": NODES,
     }  # fmt: skip
     (run / "manifest.json").write_text(json.dumps({**given, **(manifest or {})}))
     histories.write_trace(history, run / "tables" / "trace.parquet")
@@ -95,6 +96,8 @@ def test_wrong_use_is_one_sentence(content: bytes | None, tmp_path: Path) -> Non
 
 CUT = {"id": 0, "kind": "cut", "issued_ns": 2, "effective_ns": 3, "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}}
 
+SECOND = {"node": "p1/n3", "incarnation": 2, "exit": -15}
+
 
 @pytest.mark.parametrize(
     ("manifest", "faults", "reason"),
@@ -102,12 +105,10 @@ CUT = {"id": 0, "kind": "cut", "issued_ns": 2, "effective_ns": 3, "parameters": 
         ({"phases": {}}, [], "the run did not drain"),
         ({}, [CUT], "the network was still cut when the run drained"),
         ({}, [CUT | {"until_id": 1}, {"id": 1, "kind": "heal", "issued_ns": 4, "effective_ns": 5}], ""),
-        (
-            {"nodes": [{"node": "p1/n3", "incarnation": 2, "exit": 0}]},
-            [],
-            "the last trace records of p1/n3 are missing",
-        ),
-        ({"nodes": [{"node": "p1/n3", "incarnation": 2, "exit": -9}]}, [], ""),
+        ({"nodes": [*NODES, SECOND]}, [], "p1/n3 (incarnation 2) left no trace records"),
+        ({"nodes": [*NODES, SECOND | {"crashed": True}]}, [], ""),
+        ({"nodes": [*NODES, SECOND], "members": ["p1/n1", "p1/n2"]}, [], ""),
+        ({"nodes": NODES[:2]}, [], "there are trace records of p1/n3, never started"),
     ],
 )
 def test_what_the_manifest_and_the_faults_excuse(

@@ -19,10 +19,18 @@ SELECT member.run, coalesce(name, 'member ' || member) || ' left no trace record
 FROM member ANTI JOIN process USING (run, member) WHERE member.is_expected
 UNION ALL
 SELECT run, 'the last trace records of ' || coalesce(name, 'member ' || member) || ' are missing'
-FROM ended_in_order JOIN member USING (run, member)
-WHERE (run, member, ended_in_order.incarnation) NOT IN (
+FROM started JOIN member USING (run, member)
+WHERE is_expected AND ended_in_order AND (run, member, started.incarnation) NOT IN (
     SELECT (run, member, incarnation) FROM process JOIN ending USING (process)
 )
+UNION ALL
+SELECT run, coalesce(name, 'member ' || member) || ' (incarnation ' || incarnation || ') left no trace records'
+FROM started JOIN member USING (run, member) ANTI JOIN process USING (run, member, incarnation)
+WHERE is_expected AND NOT was_crashed
+UNION ALL
+SELECT run, 'there are trace records of ' || name || ', never started'
+FROM process JOIN process_name USING (process) ANTI JOIN started USING (run, member, incarnation)
+WHERE run IN (SELECT run FROM started)
 UNION ALL
 SELECT run, 'the collector lost frames, which may be the last trace records of ' || name
 FROM lost_frames JOIN process USING (run) ANTI JOIN ending USING (process) JOIN process_name USING (process)
