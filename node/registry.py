@@ -76,8 +76,8 @@ class ProtocolEntry:
     has_timestamps: bool = False
     """Whether a message gets a timestamp, later than one that its submission names."""
     traces_receipts: bool = False
-    """Whether hosts write RECEIVE records, for diagrams, and the group layer reports what the core of a view sends and
-    is given (SENT, GIVEN): a property of this protocol needs that."""
+    """Whether hosts write RECEIVE records, for diagrams, and the group layer reports what the core of a view takes,
+    sends and is given (TAKEN, SENT, GIVEN): a property of this protocol needs that."""
     require_members: Callable[[Any, int], None] | None = None
     """Raises LocalError when parameters that are valid in themselves do not suit a group of that size."""
     application: MakeApplication | None = None

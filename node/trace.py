@@ -220,6 +220,8 @@ class GroupReport(enum.IntEnum):
     member, from 1 (32 bits). Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`)."""
     GIVEN = 0x16
     """The core of the view is given the message of `member` with this name; `value` as in SENT."""
+    TAKEN = 0x17
+    """The core of the view takes an own submission; `value`: its number."""
 
 
 class MutexReport(enum.IntEnum):

@@ -103,10 +103,8 @@ def grant_order(incarnations: Incarnations) -> Tally:
     crashed = {incarnation for incarnation, records in incarnations.items() if all(r[0] != Event.STOP for r in records)}
     mattering = {m for m in requests if m in grant_of or Incarnation(*m[:2]) not in crashed}
     checked, wrong = 0, list[tuple[MessageId, MessageId]]()
-    reports = (GroupReport.SENT, GroupReport.GIVEN)
-    reporting = {h.incarnation for h in _in_time(incarnations) if any(map(h.is_report, reports))}
     for message, known in _known_at_requests(incarnations, requests).items():
-        if message in grant_of and message[:2] in reporting:
+        if message in grant_of:
             checked += 1
             late = [m for m in known & mattering if grant_of.get(m, _NEVER) > grant_of[message]]
             wrong += [(max(late, key=lambda m: grant_of.get(m, _NEVER)), message)] if late else []
@@ -190,12 +188,11 @@ def _known_at_requests(
         elif h.is_report(GroupReport.GIVEN):
             past = [known for one, known in sent if _is_the_message(one, h)]
             knows[h.incarnation] |= past[-1] if past else set()
-        elif h.event == Event.SUBMIT and requests.get(h.message) == h:
-            own = {m for m in found if m[:2] == h.incarnation}
-            found[h.message] = (knows[h.incarnation] | own) - {h.message}
-            following = next(_after(incarnations, h), None)
-            if following is not None and following.is_report(GroupReport.SENT):
-                knows[h.incarnation].add(h.message)
+        elif h.is_report(GroupReport.TAKEN):
+            message = MessageId(*h.incarnation, h.record[8])
+            if message in requests and message not in found:
+                found[message] = knows[h.incarnation] - {message}
+                knows[h.incarnation].add(message)
     return found
 
 

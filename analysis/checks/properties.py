@@ -244,7 +244,7 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.VALIDITY: "no message was submitted",
     Property.MUTUAL_EXCLUSION: "nobody entered a critical section",
     Property.FENCE_ORDER: "no fence was reported",
-    Property.GRANT_ORDER: "no request was granted of which a member reported what its core had been given",
+    Property.GRANT_ORDER: "no request was granted that a core is known to have taken",
     Property.SERVICE: "nothing was requested",
     Property.CLOCK_CONDITION: "no logical clock was reported",
     Property.CLOCK_MONOTONE: "no synchronised clock was reported",

@@ -3,7 +3,7 @@ in docs/properties.md).
 
 One pass over the records in the order of true time. A member's knowledge is one value, the latest grant among the
 requests in its past: a request that is granted before that one violates the order. So no sets of requests are kept, and
-each SUBMIT and each report is read once.
+each report is read once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUBMIT, DELIVER, STOP, REPORT, VIEW = (
     int(event) for event in (Event.SUBMIT, Event.DELIVER, Event.STOP, Event.REPORT, Event.VIEW)
 )
 LEFT, FENCE = int(Notice.LEFT), int(MutexReport.FENCE)
-SENT, GIVEN = int(GroupReport.SENT), int(GroupReport.GIVEN)
+SENT, GIVEN, TAKEN = int(GroupReport.SENT), int(GroupReport.GIVEN), int(GroupReport.TAKEN)
 EVENTS = (SUBMIT, DELIVER, STOP, REPORT, VIEW)
 """Events that these checks read, besides the first and the last record of an incarnation."""
 
@@ -158,33 +158,22 @@ def grant_order(incarnations: Incarnations) -> Tally:
     """Compare each granted request with the latest grant in its past."""
     grants = granted(incarnations)
     knows: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
-    asked: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
     told: dict[tuple[int, ...], Granted] = {}
-    reporting = {name for name, records in incarnations.items() if any(map(is_of_a_message, records))}
     checked = 0
     wrong: list[tuple[Granted, Granted]] = []
-    for _, incarnation, number, record in in_time(incarnations, (SUBMIT, REPORT)):
-        if record[0] == REPORT:
-            if record[1] == SENT:
-                told[message_of(incarnation.member, record[4], record)] = knows[incarnation]
-            elif record[1] == GIVEN:
-                given = told.get(message_of(record[4], incarnation.member, record), NO_GRANT)
-                knows[incarnation] = max(knows[incarnation], given)
-        elif grant := grants.pop(MessageId(record[2], record[3], record[5]), None):
-            if grant.at_ns != NEVER_NS and incarnation in reporting:
+    for _, incarnation, _, record in in_time(incarnations, (REPORT,)):
+        if record[1] == SENT:
+            told[message_of(incarnation.member, record[4], record)] = knows[incarnation]
+        elif record[1] == GIVEN:
+            given = told.get(message_of(record[4], incarnation.member, record), NO_GRANT)
+            knows[incarnation] = max(knows[incarnation], given)
+        elif record[1] == TAKEN and (grant := grants.pop(MessageId(*incarnation, record[8]), None)):
+            if grant.at_ns != NEVER_NS:
                 checked += 1
-                latest = max(knows[incarnation], asked[incarnation])
-                if latest > grant:
-                    wrong.append((grant, latest))
-            asked[incarnation] = max(asked[incarnation], grant)
-            if is_made_at_once(incarnations[incarnation], number):
-                knows[incarnation] = max(knows[incarnation], grant)
+                if knows[incarnation] > grant:
+                    wrong.append((grant, knows[incarnation]))
+            knows[incarnation] = max(knows[incarnation], grant)
     return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)))
-
-
-def is_of_a_message(record: Raw) -> bool:
-    """Whether the record reports a message that a core sent or was given."""
-    return record[0] == REPORT and record[1] in (SENT, GIVEN)
 
 
 def message_of(sender: int, target: int, record: Raw) -> tuple[int, ...]:
@@ -207,13 +196,6 @@ def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
         elif any(record[0] == STOP for record in incarnations[incarnation]):
             found[message] = Granted(NEVER_NS, incarnation, 0, message)
     return found
-
-
-def is_made_at_once(records: Sequence[Raw], number: int) -> bool:
-    """Whether the request with this record number did not wait in the host: the next record reports a message that the
-    core sent.
-    """
-    return number < len(records) and records[number][:2] == (REPORT, SENT)
 
 
 def in_time(incarnations: Incarnations, events: Collection[int]) -> list[tuple[int, Incarnation, int, Raw]]:

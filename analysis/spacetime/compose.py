@@ -74,7 +74,8 @@ RECORDED: Final = {
 SILENT_NOTICES: Final = frozenset(
     (
         *(Notice.TIMESTAMP, Notice.RESIDENT, Notice.COST, Notice.REDONE, Notice.STATE, Notice.ESTIMATE),
-        *(Notice.CALLED, Notice.ADDRESSED, GroupReport.SENT, GroupReport.GIVEN),
+        *(Notice.CALLED, Notice.ADDRESSED),
+        *(GroupReport.SENT, GroupReport.GIVEN, GroupReport.TAKEN),
     )
 )
 """Reports that are not shown: they accompany every event, submission or delivery and would hide it."""

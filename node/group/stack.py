@@ -16,14 +16,15 @@ from dataclasses import replace
 from node.core import Closing, Submission, ViewCore, ViewStreams
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, inner_message
 from node.errors import LocalError, RemoteError
-from node.trace import GroupReport, Level
+from node.trace import GroupReport, Level, decode_stamp
 from node.wire import Message, encode_message
 
 
 class ViewStack:
     """`core` None until the group's state has come; `has_core`: whether there will be a core. `is_uniform`: a delivery
     waits until all members have received everything that this member had received at that time. `reports_messages`:
-    whether each message that the core sends or is given is reported (SENT, GIVEN)."""
+    whether each submission that the core takes, and each message that it sends or is given, is reported (TAKEN, SENT,
+    GIVEN)."""
 
     def __init__(
         self,
@@ -125,7 +126,11 @@ class ViewStack:
             raise LocalError("the group takes no submission now: ask can_submit before")
         if self.core is None:
             return self._run(False, self.streams.on_submit(submission, now_ns), now_ns)
-        return self._run(True, self._noted(self.core.on_submit(submission, now_ns)), now_ns)
+        effects = self._noted(self.core.on_submit(submission, now_ns))
+        if self._reports_messages:
+            number = decode_stamp(submission.payload).number
+            effects.insert(0, Report(code=GroupReport.TAKEN, member=self._me, value=number))
+        return self._run(True, effects, now_ns)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = self.streams.on_message(message, source, now_ns)

@@ -29,7 +29,7 @@ from node.wire import Kind, Message
 FIRST_INCARNATION = 1
 JUDGED = frozenset((MutexReport.FENCE, Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE))
 """Codes of the reports that a property judges. Calls between objects, which have others, are not explored."""
-OF_MESSAGES = (GroupReport.SENT, GroupReport.GIVEN)
+OF_MESSAGES = (GroupReport.SENT, GroupReport.GIVEN, GroupReport.TAKEN)
 """Codes of the reports of messages."""
 
 Build = Callable[[Membership], Core]
@@ -147,6 +147,8 @@ class LocalStates:
             stamp = Stamp(origin=state.member, incarnation=FIRST_INCARNATION, number=number)
             payload = encode_stamp(stamp) + f"{state.member}.{number}".encode()
             work.rows.append(_row(Event.SUBMIT, 0, payload, 0))
+            if self.reports_messages:
+                work.report(GroupReport.TAKEN, state.member, number)
             return core.on_submit(Submission(payload=payload), work.now_ns)
         if given == TIMER:
             at_ns, _, timer = work.timers.pop(0)

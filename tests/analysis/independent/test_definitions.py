@@ -170,8 +170,9 @@ def test_the_words_are_those_of_the_trace_format() -> None:
 
 def test_the_codes_of_reports_of_messages_are_those_of_the_trace() -> None:
     text = (resources.files("analysis.independent") / "sql" / "properties" / "grant_order.sql").read_text()
-    assert f"detail IN ({GroupReport.SENT:d}, {GroupReport.GIVEN:d})" in text
-    assert f"detail = {GroupReport.SENT:d} AS is_sent" in text
+    assert f"detail IN ({GroupReport.SENT:d}, {GroupReport.GIVEN:d}, {GroupReport.TAKEN:d})" in text
+    assert f"sent.code = {GroupReport.SENT:d} AND given.code = {GroupReport.GIVEN:d}" in text
+    assert f"WHERE code = {GroupReport.TAKEN:d} GROUP BY ALL" in text
 
 
 def test_every_property_has_its_file_and_its_definition() -> None:

@@ -11,7 +11,7 @@ from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.group.stack import ViewStack
 from node.reliable import ReliableParameters
 from node.reliable.codec import pack_data
-from node.trace import GroupReport
+from node.trace import STAMP_SIZE, GroupReport, Stamp, encode_stamp
 from node.wire import Kind, Message, encode_message
 from tests.node.group.scripted import Ledger
 from tests.node.reliable.open_view import VIEW, build
@@ -24,7 +24,7 @@ class Talkative(Ledger):
     """Sends what a payload asks for: `m` to all, a digit to that member alone. A message asks as well."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        return self._said(submission.payload)
+        return self._said(submission.payload[STAMP_SIZE:])
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         return self._said(message.payload)
@@ -36,6 +36,11 @@ class Talkative(Ledger):
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         return Closing(effects=tuple(Deliver.of(one) for messages in rest.values() for one in messages))
+
+
+def asked(letters: str) -> Submission:
+    """The seventh submission of member 0."""
+    return Submission(payload=encode_stamp(Stamp(origin=0, incarnation=1, number=7)) + letters.encode())
 
 
 def stack(*, reports: bool = True) -> ViewStack:
@@ -50,6 +55,8 @@ def shown(effects: Iterable[Effect]) -> list[str]:
     found = []
     for effect in effects:
         match effect:
+            case Report(code=code, member=member, value=value) if code == GroupReport.TAKEN:
+                found.append(f"taken {value}")
             case Report(code=code, member=member, value=value) if code in (GroupReport.SENT, GroupReport.GIVEN):
                 assert value >> 33 == VIEW
                 number, alone = value & 0xFFFF_FFFF, value >> 32 & 1
@@ -69,7 +76,7 @@ def from_other(number: int, asks: bytes) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("asked", "reported"),
+    ("letters", "reported"),
     [
         ("m", ["sent m1", "given 0 m1"]),
         ("1m1", ["sent 1 alone 1", "sent m1", "sent 1 alone 2", "given 0 m1"]),
@@ -77,15 +84,15 @@ def from_other(number: int, asks: bytes) -> Message:
         ("0", []),
     ],
 )
-def test_each_message_of_the_core_is_reported_with_its_number(asked: str, reported: list[str]) -> None:
-    assert shown(stack().on_submit(Submission(payload=asked.encode()), 0)) == reported
+def test_each_message_of_the_core_is_reported_with_its_number(letters: str, reported: list[str]) -> None:
+    assert shown(stack().on_submit(asked(letters), 0)) == ["taken 7", *reported]
 
 
 def test_messages_that_wait_for_the_window_are_reported_when_the_core_sends_them() -> None:
-    found = shown(stack().on_submit(Submission(payload=b"mmmmmm"), 0))
+    found = shown(stack().on_submit(asked("mmmmmm"), 0))
 
-    assert found[:6] == [f"sent m{number}" for number in range(1, 7)]
-    assert found[6:] == [f"given 0 m{number}" for number in range(1, WINDOW + 1)]
+    assert found[:7] == ["taken 7", *(f"sent m{number}" for number in range(1, 7))]
+    assert found[7:] == [f"given 0 m{number}" for number in range(1, WINDOW + 1)]
 
 
 def test_an_answer_is_reported_before_the_core_is_given_the_next_message() -> None:
@@ -108,4 +115,4 @@ def test_the_rest_of_a_view_is_given_before_its_core_closes() -> None:
 
 
 def test_nothing_is_reported_unless_a_property_needs_it() -> None:
-    assert shown(stack(reports=False).on_submit(Submission(payload=b"1m"), 0)) == []
+    assert shown(stack(reports=False).on_submit(asked("1m"), 0)) == []

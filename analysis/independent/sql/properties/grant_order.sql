@@ -1,13 +1,11 @@
--- Grant order (Lamport 1978): a request that happened before another is granted before it. A request that its core sent at
--- once (the next record after SUBMIT is a report SENT, code 0x15) has happened when it was; it is known wherever a member has
--- it in its past. A member that is given a message (GIVEN, code 0x16) has what its sender knew in its past. An own earlier
--- request is known, too. A request of a process that has crashed or is over, and that was not granted, does not matter.
--- Members without such reports are not checked.
+-- Grant order (Lamport 1978): a request that happened before another is granted before it. A request happens when its core
+-- takes it (report TAKEN, code 0x17), and is in the past of its member from then on. A message that a core sends (SENT, 0x15)
+-- carries its past to each core that is given it (GIVEN, 0x16). A request of a process that has crashed or is over, and that
+-- was not granted, does not matter.
 
 CREATE OR REPLACE TEMP TABLE told AS
-SELECT process, run, member, record, at_ns, detail = 21 AS is_sent, record.extra AS other, value,
-    value >> 32 & 1 = 1 AS is_unicast
-FROM record JOIN process USING (process) WHERE event = 'report' AND detail IN (21, 22);
+SELECT process, run, member, record, at_ns, detail AS code, record.extra AS other, value, value >> 32 & 1 = 1 AS is_unicast
+FROM record JOIN process USING (process) WHERE event = 'report' AND detail IN (21, 22, 23);
 
 -- Each message that was given: the last one of its name that its sender has sent, to all or to this member.
 CREATE OR REPLACE TEMP TABLE core_message AS
@@ -16,7 +14,7 @@ FROM told AS given JOIN told AS sent
     ON sent.run = given.run AND sent.member = given.other AND sent.value = given.value
     AND (NOT given.is_unicast OR sent.other = given.member)
     AND (sent.at_ns, sent.process, sent.record) < (given.at_ns, given.process, given.record)
-WHERE sent.is_sent AND NOT given.is_sent
+WHERE sent.code = 21 AND given.code = 22
 QUALIFY row_number() OVER (
     PARTITION BY given.process, given.record ORDER BY sent.at_ns DESC, sent.process DESC, sent.record DESC
 ) = 1;
@@ -28,13 +26,14 @@ SELECT process, record, receiver, min(given_record) OVER (
 ) AS given_record
 FROM core_message;
 
-CREATE OR REPLACE TEMP TABLE first_request AS
-SELECT submission.message, submission.process, submission.record
-FROM submission JOIN told ON told.process = submission.process AND told.record = submission.record + 1 AND is_sent;
+CREATE OR REPLACE TEMP TABLE request AS
+SELECT submission.message, told.process, min(told.record) AS record
+FROM told JOIN message ON sender = told.process AND message.number = told.value JOIN submission USING (message)
+WHERE code = 23 GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE hop AS
 WITH known_from AS (
-    SELECT process, record FROM first_request UNION SELECT receiver, given_record FROM tells
+    SELECT process, record FROM request UNION SELECT receiver, given_record FROM tells
 ),
 way AS (
     SELECT process, record, receiver FROM known_from JOIN (SELECT DISTINCT process, receiver FROM tells) USING (process)
@@ -45,7 +44,7 @@ FROM way ASOF JOIN tells ON tells.process = way.process AND tells.receiver = way
 -- Where each request is known, and from which record on.
 CREATE OR REPLACE TEMP TABLE knows AS
 WITH RECURSIVE known(message, process, record) USING KEY (message, process) AS (
-    FROM first_request
+    FROM request
     UNION
     SELECT known.message, hop.receiver, min(given_record)
     FROM known JOIN hop ON hop.process = known.process AND hop.record = known.record
@@ -61,16 +60,13 @@ SELECT run, process, message, record, at_ns, rank() OVER (PARTITION BY run ORDER
 FROM section QUALIFY row_number() OVER (PARTITION BY message ORDER BY at_ns, process, record) = 1;
 
 CREATE OR REPLACE TEMP VIEW checked AS
-SELECT granted.run, message, process, submission.record AS asked_record, granted.at_ns, turn
-FROM granted JOIN submission USING (message, process) WHERE process IN (SELECT process FROM told);
+SELECT granted.run, message, process, request.record AS asked_record, granted.at_ns, turn
+FROM granted JOIN request USING (message, process);
 
 CREATE OR REPLACE TEMP VIEW violation AS
 WITH earlier AS (
     SELECT checked.message AS later_message, knows.message
     FROM checked JOIN knows ON knows.process = checked.process AND knows.record < asked_record
-    UNION
-    SELECT checked.message, own.message
-    FROM checked JOIN submission AS own ON own.process = checked.process AND own.record < asked_record
 )
 SELECT checked.run, checked.at_ns, checked.process, checked.message, 'granted before an earlier request to' AS what
 FROM earlier JOIN checked ON checked.message = later_message
