@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from analysis.report.page import section, write_report
 from analysis.summary import analyze
-from node.trace import Event, Level, Notice
+from node.trace import Event, GroupReport, Level, Notice
 from tests.analysis.report.tables import facts
 from tests.analysis.runs import START_NS, Flag, Kind, MadeRun
 
@@ -32,6 +32,7 @@ def mutual_exclusion(run: MadeRun, *, turns: int, overlap: bool) -> None:
         member, number = turn % len(run.nodes), turn // len(run.nodes) + 1
         at_ns = START_NS + 10 * turn * MILLISECOND
         run.submit(member, number, at_ns - 1_000 * (turn % 2), size=8)
+        run.note(member, Event.REPORT, at_ns - 1_000 * (turn % 2), detail=GroupReport.TAKEN, value=number)
         enter_ns = at_ns + 3 * MILLISECOND - (8 * MILLISECOND if overlap and turn == turns - 1 else 0)
         run.deliver(member, member, number, max(enter_ns, at_ns))
         run.note(member, Event.REPORT, at_ns + 12 * MILLISECOND, detail=Notice.LEFT, value=number)
