@@ -215,7 +215,7 @@ class Core(ABC):
 
     @property
     def has_left(self) -> bool:
-        """With `is_excluded`: whether this incarnation has left at its own request."""
+        """With `has_ended`: whether this incarnation has left at its own request."""
         return False
 
     def leave(self, now_ns: int) -> list[Effect]:  # noqa: ARG002 (cores with members that come and go need it)

@@ -450,7 +450,6 @@ class GroupCore(Core):
         if here is None or self._is_excluded:
             return
         self._is_excluded = True
-        self.has_left = here.is_leaving
         out.append(Report(code=GroupReport.EXCLUDED, member=source, value=number))
         here.freeze(now_ns, out)
         out += here.stack.streams.stop(now_ns)

@@ -356,7 +356,8 @@ class Host:
     @property
     def has_left(self) -> bool:
         """Whether this incarnation has ended at its own request."""
-        return self.has_ended and self._core.has_left
+        has_left = self._core.has_left if self._core.has_ended else self.is_leaving
+        return self.has_ended and has_left
 
     @property
     def is_quiet(self) -> bool:
@@ -451,7 +452,7 @@ class Host:
 
     def _trace_end(self) -> None:
         self.has_ended = True
-        reason = EndReason.LEFT if self._core.has_left else EndReason.EXCLUDED
+        reason = EndReason.LEFT if self.has_left else EndReason.EXCLUDED
         self._trace(Event.ENDED, reason, value=self.application.submitted)
         self._record = _unrecorded
 

@@ -166,10 +166,13 @@ def _frames(device: str) -> socket.socket:
 
 
 def run_in_fabric(network: EmulatedNetwork, *argv: str) -> tuple[TextIO, Process]:
-    """A program in the fabric namespace: its output and its process."""
+    """A program in the fabric namespace: its output and its process. It inherits the environment, because in a guest
+    that may name registers that programs must not use."""
     read, write = os.pipe()
     with Path(os.devnull).open("rb") as nothing:
-        process = network.spawn_in_fabric(argv, environment={}, stdin_fd=nothing.fileno(), stdout_fd=write, stderr_fd=2)
+        process = network.spawn_in_fabric(
+            argv, environment=os.environ, stdin_fd=nothing.fileno(), stdout_fd=write, stderr_fd=2
+        )
     os.close(write)
     return os.fdopen(read), process
 

@@ -39,7 +39,6 @@ class Scripted(Core):
     is_idle = True
     has_ended = False
     is_excluded = False
-    has_left = False
 
     def __init__(self) -> None:
         self.at_start: list[Effect] = []
@@ -421,7 +420,8 @@ def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_record
 
 def test_a_member_that_has_left_and_still_answers_others_has_ended_when_it_is_stopped() -> None:
     world = World().start()
-    world.core.is_excluded = world.core.has_left = True
+    world.core.is_excluded = True
+    world.host.is_leaving = True
     assert world.host.stop()
     assert world.last() == (Event.ENDED, EndReason.LEFT, 0, 0, 0, 0, 0)
     assert world.host.has_ended and world.host.has_left
