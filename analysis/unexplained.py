@@ -224,7 +224,7 @@ def _exclusions(
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
-    Nobody can be excluded where there never was a view.
+    Where there never was a view, no member can be excluded.
     """
     if views is None and circumstances.records_views:
         yield from (f"{circumstances.named(one)} was excluded, but no view was recorded" for one in sorted(excluded))

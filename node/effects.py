@@ -68,8 +68,8 @@ class Deliver:
 
     `inner` names the content of `payload`: application bytes, one encoded message of the core above, or news for an
     object (OBJECTS_NEWS). `seq` is this core's number of the message. `place`: the object of this member that takes it
-    (paper 004), from 1; 0: the member itself. `is_unicast`: of a stream, whether the message is for this
-    member alone.
+    (paper 004), from 1; 0: the member itself. `is_unicast`: in a stack, whether the message is for
+    this member alone.
     """
 
     payload: bytes

@@ -56,7 +56,7 @@ class RunFacts:
     """Incarnations whose end is not on record."""
     missing_records: int
     miscounts: Mapping[Incarnation, str]
-    """What is wrong with the count of submissions, of the incarnations where something is."""
+    """Mistakes in the counts of submissions, by incarnation."""
     evidence: Evidence
 
 

@@ -94,7 +94,7 @@ class IncarnationFacts(NamedTuple):
     is_for_objects: bool
     """Whether some of its messages are addressed to objects."""
     miscount: str
-    """What is wrong with the count of its submissions; empty: nothing, or records are missing."""
+    """The mistake in the count of its submissions; empty: there is none, or records are missing."""
     views: ViewRecords
 
 

@@ -120,7 +120,7 @@ def present_at_the_end(stopped: Mapping[Incarnation, ViewRecords]) -> dict[Incar
 
 
 class Lack(StrEnum):
-    """What an incarnation lacks that should be present at the end."""
+    """A thing that an incarnation should have at the end, and lacks."""
 
     VIEWS = "views"
     """It is in no view."""

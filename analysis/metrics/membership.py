@@ -140,8 +140,8 @@ def without_quorum(
 
 
 def _other_beginnings(incarnations: Sequence[Timeline]) -> Iterator[tuple[Incarnation, Installation, Installation]]:
-    """Incarnations that begin a group of their own, with the last view before it and their own. Nobody comes to their
-    first view from another one; or it needs no quorum, although somebody who was in a view before goes on.
+    """Incarnations that begin a group of their own, with the last view before it and their own. No member comes from
+    another view to their first one; or that needs no quorum, although a member of a view before goes on.
     """
     begun_ns = {view.number: view.first_ns for view in _views(incarnations)}
     come_to = {one.number for timeline in incarnations for one in timeline.views.installations[1:]}

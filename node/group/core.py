@@ -18,15 +18,7 @@ from node.effects import Effect, Installed, Minority, Multicast, Report, Send, S
 from node.errors import DropReason, LocalError, RemoteError, check
 from node.group.change import cut_of
 from node.group.codec import Decision, Join, Value
-from node.group.member import (
-    BEAT,
-    BEATS,
-    CONTROL,
-    RETRY,
-    WATCH,
-    Joiner,
-    ViewMember,
-)
+from node.group.member import BEAT, BEATS, CONTROL, RETRY, WATCH, Joiner, ViewMember
 from node.group.stack import ViewStack
 from node.group.transfer import Chunk, Collector, chunks, digest_of
 from node.group.view import MAX_VIEW, Incarnation, View, first_view

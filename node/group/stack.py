@@ -216,15 +216,18 @@ class ViewStack:
             return effects
         reports: list[Effect] = []
         for effect in effects:
-            if isinstance(effect, Send | Multicast):
-                is_unicast = isinstance(effect, Send)
-                target = effect.target if isinstance(effect, Send) else self._me
-                if is_unicast and target == self._me:
-                    continue
-                self._sent[target] += 1
-                name = _name(self._view, self._sent[target], is_unicast)
-                reports.append(Report(code=GroupReport.SENT, member=target, value=name))
+            match effect:
+                case Multicast():
+                    reports.append(self._sent_to(self._me))
+                case Send(target=target) if target != self._me:
+                    reports.append(self._sent_to(target))
         return reports + effects
+
+    def _sent_to(self, target: int) -> Report:
+        """`target`: ourselves for all members."""
+        self._sent[target] += 1
+        name = _name(self._view, self._sent[target], target != self._me)
+        return Report(code=GroupReport.SENT, member=target, value=name)
 
     def _given(self, origin: int, number: int, is_unicast: bool) -> Report:
         return Report(code=GroupReport.GIVEN, member=origin, value=_name(self._view, number, is_unicast))

@@ -357,7 +357,7 @@ class Group:
         return again
 
     def finish(self) -> PlainHistory:
-        """Who still waits to come back crashes."""
+        """A member that still waits to come back crashes."""
         for incarnation in self.members:
             if incarnation not in self.stateful:
                 self.take_state(incarnation)
