@@ -372,9 +372,13 @@ def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fall
     return len(kept) > 1 or any(ranks[one] < ranks[incarnation.member] for one in kept)
 
 
+def _asked_to_leave(scenario: Scenario) -> set[int]:
+    return {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
+
+
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Members that left without a fault that let them leave."""
-    asked = {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
+    asked = _asked_to_leave(scenario)
     for incarnation in simulation.incarnations:
         last = incarnation.records[-1]
         if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
@@ -383,8 +387,7 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """The first change of view by less than a quorum, or beginning of another group."""
-    leavers = {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
-    changes = membership.without_quorum(membership.timelines(_records_of(simulation)), leavers)
+    changes = membership.without_quorum(membership.timelines(_records_of(simulation)), _asked_to_leave(scenario))
     for name, before, after in islice(changes, 1):
         how = f"began a group of its own with view {after.number}, after view {before.number}"
         if not after.is_beginning:
