@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis import expression
+from analysis import formatting as words
 from analysis.capture.source import CaptureState
 from analysis.checks.properties import (
     VIEW_PROPERTIES,
@@ -123,17 +124,26 @@ def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:
 
 
 def noted(
-    findings: Mapping[Property, Finding], inputs: RunInputs, crashed: Collection[Incarnation]
+    findings: Mapping[Property, Finding],
+    inputs: RunInputs,
+    crashed: Collection[Incarnation],
+    views: Mapping[str, Any] | None = None,
 ) -> dict[Property, Finding]:
-    """Findings, with a note on those that pass but rest on the records of crashed incarnations. On wires a crash loses
-    the records that were not yet sent; in the simulator none are lost.
+    """Findings, with a note on those that pass but rest on something else: on the records of crashed incarnations (on
+    wires a crash loses those that were not yet sent; in the simulator none are lost), or on changes of views without a
+    quorum, which end sections. `views`: section of summary.json.
     """
-    if not crashed or inputs.manifest.world == "sim":
-        return dict(findings)
-    names, last_ms = _names_of(inputs, crashed), TRACE_DELAY_NS / 1e6
-    note = f"as far as is on record: the last {last_ms:.0f} ms of {names} before the crash may be missing"
+    notes: dict[Property, str] = {}
+    if crashed and inputs.manifest.world != "sim":
+        names, last_ms = _names_of(inputs, crashed), TRACE_DELAY_NS / 1e6
+        note = f"as far as is on record: the last {last_ms:.0f} ms of {names} before the crash may be missing"
+        notes |= dict.fromkeys(_OF_THE_CRASHED, note)
+    if views is not None and views["without_quorum"]:
+        numbers = [str(number) for number in sorted({one["view"] for one in views["without_quorum"]})]
+        which = f"{'views' if len(numbers) > 1 else 'view'} {words.listed(numbers)}"
+        notes |= dict.fromkeys(_OF_SECTIONS, f"as far as the views are right: {which} began without a quorum")
     return {
-        kind: replace(finding, reason=note) if finding.verdict is Verdict.PASS and kind in _OF_THE_CRASHED else finding
+        kind: replace(finding, reason=notes[kind]) if finding.verdict is Verdict.PASS and kind in notes else finding
         for kind, finding in findings.items()
     }
 
@@ -145,6 +155,8 @@ _OF_THE_CRASHED = frozenset(
     )
 )
 """Properties that crashed incarnations must satisfy, too."""
+
+_OF_SECTIONS = (Property.MUTUAL_EXCLUSION, Property.FENCE_ORDER)
 
 
 def bounded(findings: Mapping[Property, Finding], *, gap: str = "", undrained: str = "") -> dict[Property, Finding]:

@@ -394,7 +394,7 @@ class _Analysis:
             or judgement.lost_tails(self.inputs, facts.crashed),
             undrained=judgement.undrained(self.inputs),
         )
-        findings = judgement.noted(findings, self.inputs, facts.crashed)
+        findings = judgement.noted(findings, self.inputs, facts.crashed, results["views"])
         lag_ns = manifest.health.lag_max_ns
         results = _rounded(results)
         results |= {

@@ -7,7 +7,7 @@ Knowledge is a set, and every pair is compared. `analysis.checks.sections` must 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
@@ -217,12 +217,22 @@ def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | 
 
 
 def _exclusion(incarnations: Incarnations, incarnation: Incarnation) -> Happening | None:
-    """First installation, at any member, of a view without this incarnation that is later than its own last view."""
-    installed = [h for h in _in_time(incarnations) if h.event == Event.VIEW]
-    own = [h.record[5] for h in installed if h.incarnation == incarnation]
-    later = [h for h in installed if own and h.record[5] > max(own)]
-    named = {(h.incarnation, h.record[5]) for h in later if h.message[:2] == incarnation}
-    return next((h for h in later if (h.incarnation, h.record[5]) not in named), None)
+    """First installation of a view without this incarnation, at any member that comes to it from a view with it. The
+    view is later than the incarnation's own last one.
+    """
+    own = [h.record[5] for h in _of_incarnation(incarnations, incarnation) if h.event == Event.VIEW]
+    found = []
+    for other in incarnations:
+        naming: dict[int, list[Happening]] = {}
+        for h in _of_incarnation(incarnations, other):
+            if h.event == Event.VIEW:
+                naming.setdefault(h.record[5], []).append(h)
+        for before, after in pairwise(naming.values()):
+            is_later = bool(own) and after[0].record[5] > max(own)
+            is_whole = len(after) >= after[0].record[8]
+            was, is_ = (any(h.message[:2] == incarnation for h in view) for view in (before, after))
+            found += [after[0]] if is_later and is_whole and was and not is_ else []
+    return min(found, key=lambda h: h.key, default=None)
 
 
 def _own(incarnations: Incarnations, event: Event) -> list[Happening]:

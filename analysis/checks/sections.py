@@ -97,17 +97,21 @@ def _fence(section: Section) -> int:
 
 
 def _excluded_ns(incarnations: Incarnations) -> dict[Incarnation, int]:
-    """Time at which each incarnation was excluded: the first installation, at any member, of a view without it that is
-    later than its last own one.
+    """Time at which each incarnation was excluded: a member goes for the first time from a view that names it to one
+    that does not, and that is later than its last own one. A group that others begin excludes nobody.
     """
     views = {incarnation: views_of(records).installations for incarnation, records in incarnations.items()}
+    changes = [
+        (after.at_ns, after.number, set(before.members) - set(after.members))
+        for installed in views.values()
+        for before, after in pairwise(installed)
+        if after.is_whole
+    ]
     found: dict[Incarnation, int] = {}
-    for incarnation, own in views.items():
-        last = own[-1].number if own else NEVER_NS
-        later = (one for installed in views.values() for one in installed if one.number > last)
-        at_ns = min((one.at_ns for one in later if incarnation not in one.members), default=None)
-        if at_ns is not None:
-            found[incarnation] = at_ns
+    for at_ns, number, gone in sorted(changes, key=lambda change: change[:2]):
+        for incarnation in gone & views.keys():
+            if views[incarnation] and number > views[incarnation][-1].number:
+                found.setdefault(incarnation, at_ns)
     return found
 
 

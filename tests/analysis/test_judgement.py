@@ -143,6 +143,20 @@ def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path
     assert judgement.noted(findings, real, ()) == judgement.noted(findings, simulated, crashed) == findings
 
 
+def test_an_exclusion_that_passes_in_views_without_a_quorum_says_so(tmp_path: Path) -> None:
+    findings = dict.fromkeys((Property.MUTUAL_EXCLUSION, Property.FENCE_ORDER, Property.SERVICE), PASS)
+    changes = [{"view": 3}, {"view": 2}, {"view": 3}]
+
+    noted = judgement.noted(findings, inputs(tmp_path, world="sim"), (), {"without_quorum": changes})
+
+    note = "as far as the views are right: views 2, 3 began without a quorum"
+    assert [(finding.verdict, finding.reason) for finding in noted.values()] == [
+        (Verdict.PASS, note),
+        (Verdict.PASS, note),
+        (Verdict.PASS, ""),
+    ]
+
+
 def test_lost_frames_may_be_the_last_records_of_a_crashed_member(tmp_path: Path) -> None:
     run = inputs(tmp_path, capture={"kernel_dropped_frames": 3})
 

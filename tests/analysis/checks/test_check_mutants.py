@@ -158,6 +158,8 @@ REPORTS = (
     Edit(sections.fence_order, "grant.begin_ns >= until_ns", "grant.begin_ns < until_ns"),
     Edit(sections.fence_order, "_fence(grant) >= _fence(lowest", "_fence(grant) > _fence(lowest"),
     Edit(sections.fence_order, "lowest[after - 1]):", "lowest[0]):"),
+    Edit(sections._excluded_ns, "set(before.members) - set(after.members)", "views.keys() - set(after.members)"),
+    Edit(sections._excluded_ns, "number > views[incarnation][-1].number", "number >= views[incarnation][0].number"),
     Edit(sections.service, "message not in granted", "message in granted"),
     Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),
     Edit(sections.grant_order, "knows[incarnation] > grant:", "knows[incarnation] < grant:"),

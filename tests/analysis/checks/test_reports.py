@@ -172,6 +172,18 @@ SECTIONS: dict[str, Case] = {
         told(*IN_VIEW_1, "a enters", "b installs 2 b", *GO_ON, "a ends", stop="b"),
         {EXCLUSION: Judged(2), ORDER: Judged(2)},
     ),
+    "a group beside another one ends no section": (
+        told("a installs 1 ab", "b installs 1 ab", "a enters", "c installs 2 c", "c enters", who="abc"),
+        {EXCLUSION: Judged(2, 1, BOTH_INSIDE.replace("p1/b", "p1/c"))},
+    ),
+    "a group beside another one that changes its view ends no section": (
+        told("a installs 1 a", "c installs 1 c", "a enters", "c installs 2 bc", "c enters", who="abc"),
+        {EXCLUSION: Judged(2, 1, BOTH_INSIDE.replace("p1/b", "p1/c"))},
+    ),
+    "a joiner of the next view ends no section, the member that comes to it does": (
+        told(*IN_VIEW_1, "a enters", "c installs 2 bc", "b installs 2 bc", *GO_ON, "a ends", who="abc", stop="bc"),
+        {EXCLUSION: Judged(2)},
+    ),
     "an excluded member enters before it learns of the next view": (
         told(*IN_VIEW_1, "b installs 2 b", "b enters", "a enters", "b leaves", "a ends", stop="b"),
         {EXCLUSION: Judged(1), ORDER: Judged(1)},

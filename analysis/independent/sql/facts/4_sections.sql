@@ -1,16 +1,21 @@
 -- Critical sections. A submission is a request, the delivery of it at its own member the grant.
 
--- The end of its view ends the section of an excluded process: when the first member installs a later view than the last
--- one of the process that leaves it out.
+-- The end of its view ends the section of an excluded process: when the first member goes from a view with the process
+-- to one without it, which is later than the last one of the process.
 CREATE OR REPLACE TEMP TABLE exclusion AS
-SELECT excluded.process, min(later.at_ns) AS at_ns
-FROM (SELECT process, run, max(view) AS last_view FROM installation GROUP BY process, run) AS excluded
-JOIN process USING (process)
-JOIN installation AS later ON later.run = excluded.run AND later.view > last_view
-LEFT JOIN named ON named.process = later.process AND named.nth = later.nth
-    AND named.member = process.member AND named.incarnation = process.incarnation
-WHERE named.process IS NULL
-GROUP BY excluded.process;
+WITH last_view AS (SELECT process, max(view) AS view FROM installation GROUP BY process),
+change AS (
+    SELECT process, run, at_ns, view, size, names, lag(names) OVER (PARTITION BY process ORDER BY nth) AS names_before
+    FROM installation JOIN (
+        SELECT process, nth, list((member, incarnation)) AS names FROM named GROUP BY process, nth
+    ) USING (process, nth)
+)
+SELECT process.process, min(change.at_ns) AS at_ns
+FROM process JOIN last_view USING (process)
+JOIN change ON change.run = process.run AND change.view > last_view.view AND len(names) >= size
+    AND list_contains(names_before, (process.member, process.incarnation))
+    AND NOT list_contains(names, (process.member, process.incarnation))
+GROUP BY process.process;
 
 -- Sections end with the next report LEFT of the process; without one with its crash, that is its last record.
 -- `end_ns` NULL: the process stopped in order and never left. `fence` NULL: none was reported by the record after.
