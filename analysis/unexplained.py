@@ -224,7 +224,7 @@ def _exclusions(
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
-    Where there never was a view, no member can be excluded.
+    Where no view leaves a member out, it cannot have been excluded.
     """
     if views is None and circumstances.records_views:
         yield from (f"{circumstances.named(one)} was excluded, but no view was recorded" for one in sorted(excluded))
@@ -239,8 +239,11 @@ def _exclusions(
     for incarnation, at_ns in sorted(excluded.items()):
         name = circumstances.node_name(incarnation.member)
         change = changes.get((name, incarnation.incarnation))
+        if change is None and views is not None:
+            yield f"{circumstances.named(incarnation)} was excluded, but no view leaves it out"
+            continue
         kept = set() if change is None else _names(change["members"]) - _names(change["joined"])
-        peers = _group_of(circumstances, name, views) if change is None else kept | _names(change["gone"])
+        peers = _partition_of(circumstances, name) if change is None else kept | _names(change["gone"])
         faults = list(circumstances.in_the_aftermath(at_ns))
         key = frozenset(fault.id for fault in faults), frozenset(peers & known)
         if key not in found_by:
@@ -272,13 +275,11 @@ def affected(peers: Collection[str], hear: Callable[[str, str], bool]) -> set[st
     return found
 
 
-def _group_of(circumstances: Circumstances, name: str, views: Mapping[str, Any] | None) -> set[str]:
-    """Members of a view that is not on record: all nodes, or with no view on record, as with `objects`, those of the
-    partition.
-    """
+def _partition_of(circumstances: Circumstances, name: str) -> set[str]:
+    """Nodes of the same partition: the members of a view of `objects`, which is not on record."""
     nodes = list(circumstances.network.topology.nodes())
     own = next((node.partition for node in nodes if node.name == name), None)
-    return {str(node.name) for node in nodes if views is not None or node.partition == own}
+    return {str(node.name) for node in nodes if node.partition == own}
 
 
 def _names(incarnations: Iterable[Mapping[str, Any]]) -> set[str]:

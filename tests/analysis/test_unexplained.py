@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,30 @@ SHORT = (
     *(fault("pause", "p1/n2"), fault("deaf", "p1/n2"), slow(0.5), impaired("p1/n2"), groups("2", "134")),
     cut(pairs=[["p1/n4", "p1/n2"]]),
 )
-EXCLUDED, LEFT, CRASHED = {"excluded": {N2: AT_NS}}, {"left": {N2: AT_NS}}, {"crashed": [N2]}
+
+
+def view_without(gone: Iterable[str], kept: Iterable[str], *, joined: str = "", reason: str = "suspicion") -> Any:
+    """Section `views` with one change."""
+    parts = {"members": [*kept, *nodes(joined)], "joined": nodes(joined), "gone": gone}
+    change = {name: [{"member": node, "incarnation": 1} for node in part] for name, part in parts.items()}
+    return VIEWS | {"views": [{"reason": reason, **change}]}
+
+
+def nodes(numbers: str) -> list[str]:
+    return [f"p1/n{number}" for number in numbers]
+
+
+def excluded_from(kept: str, reason: str = "suspicion", *, joined: str = "", gone: str = "2") -> dict[str, Any]:
+    """The exclusion of p1/n2 from a view of the nodes `kept` and `gone`."""
+    views = view_without(nodes(gone), nodes(kept), joined=joined, reason=reason)
+    return {"excluded": {N2: AT_NS}, "views": views}
+
+
+EXCLUDED, LEFT, CRASHED = excluded_from("134"), {"left": {N2: AT_NS}}, {"crashed": [N2]}
+BOTH_EXCLUDED = excluded_from("14", gone="23") | {"excluded": {N2: AT_NS, N3: LATE}}
 LEFT_TWICE = {"left": {N2: AT_NS, Incarnation(1, 2): LATE}}
 WAS_EXCLUDED = "p1/n2 (incarnation 1) was excluded, which no fault of the run explains"
+LEFT_OUT_OF_NONE = "p1/n2 (incarnation 1) was excluded, but no view leaves it out"
 NO_VIEW = "p1/n2 (incarnation 1) was excluded, but no view was recorded"
 HAS_LEFT = "p1/n2 (incarnation 1) left, which no fault of the run explains"
 NO_END = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
@@ -104,13 +126,6 @@ def absent(lacks: str) -> dict[str, Any]:
 
 
 ABSENT = "p1/n2 (incarnation 2) stopped as if it had nothing left to do, but "
-
-
-def excluded_from(kept: str, reason: str = "suspicion", *, joined: str = "", gone: str = "2") -> dict[str, Any]:
-    """The exclusion of p1/n2 from a view of the nodes `kept` and `gone`."""
-    parts = {"members": kept + joined, "joined": joined, "gone": gone}
-    change = {name: [{"member": f"p1/n{node}", "incarnation": 1} for node in part] for name, part in parts.items()}
-    return EXCLUDED | {"views": VIEWS | {"views": [{"reason": reason, **change}]}}
 
 
 TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks:\n  - {between: [p1, p2]}\n"
@@ -168,7 +183,9 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (excluded_from("13", "bad_pair", gone="24"), [impaired("p1/n4")], [WAS_EXCLUDED]),
         (excluded_from("13", "bad_pair"), [], [WAS_EXCLUDED]),
         (EXCLUDED | {"views": None}, [fault("pause", "p1/n2")], [NO_VIEW]),
-        ({"excluded": {N2: AT_NS, N3: LATE}}, [fault("pause", "p1/n3", at_ns=LATE)], [WAS_EXCLUDED]),
+        (EXCLUDED | {"views": VIEWS}, [fault("pause", "p1/n2")], [LEFT_OUT_OF_NONE]),
+        (EXCLUDED | {"excluded": {N3: LATE}}, [fault("pause", "p1/n3")], [LEFT_OUT_OF_NONE.replace("n2", "n3")]),
+        (BOTH_EXCLUDED, [fault("pause", "p1/n3", at_ns=LATE)], [WAS_EXCLUDED]),
         (LEFT, [fault("leave", "p1/n2")], []),
         (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
         (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
@@ -224,14 +241,15 @@ def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
     tmp_path: Path, topology: str, faults: list[dict[str, Any]], is_explained: bool
 ) -> None:
     run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
-    given = NOTHING | EXCLUDED | {"views": VIEWS}
+    others = [str(node.name) for node in run.topology.nodes() if node.name != "p1/n2"]
+    given = NOTHING | EXCLUDED | {"views": view_without(["p1/n2"], others)}
     assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
 
 
 @pytest.mark.parametrize(
     ("topology", "events", "faults"),
     [
-        (TWO_SITES, EXCLUDED, [impaired("p1/n1")]),
+        (TWO_SITES, EXCLUDED | {"views": None}, [impaired("p1/n1")]),
         (TWO_SITES.replace("[p1, p2]", "[p1, p2], loss: 20%"), calls(given_up=3), []),
     ],
 )
