@@ -9,6 +9,7 @@ judged.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -100,7 +101,8 @@ class Path:
 
     @property
     def corrupt_ratio(self) -> float:
-        return min(1.0, sum(impairment.corrupt_ratio for _, impairment in self.elements))
+        """Part of the frames that at least one element damages."""
+        return 1.0 - math.prod(1.0 - impairment.corrupt_ratio for _, impairment in self.elements)
 
     @property
     def duplicate_ratio(self) -> float:
@@ -137,6 +139,12 @@ class Network:
 
     def node_name(self, index: int) -> str:
         return self._names[index]
+
+    @property
+    def is_corrupting(self) -> bool:
+        """Whether corruption was asked for, anywhere and at any time."""
+        changed = (change.state for changes in self.changes.values() for change in changes)
+        return any(impairment.corrupt_ratio for impairment in (*self.start.values(), *changed))
 
     def intervals(self, element: Element) -> list[tuple[int, int, Impairment]]:
         """Stretches in which one element did not change: from, until, its impairment."""

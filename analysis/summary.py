@@ -330,12 +330,20 @@ class _Analysis:
             last_ns=self.last_ns,
             count=self.capture.frames,
             stalls=self.manifest.stalls.spans or (),
+            capture=self.inputs.capture_path,
         )
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
         crashed = {target for fault in self.inputs.faults if fault.kind == "crash" for target in fault.targets}
         flows = addresses.flows(self.counts.flows)
-        balance = conservation.balance(flows, self.inputs.topology, self.manifest, extra, crashed=crashed)
+        balance = conservation.balance(
+            flows,
+            self.inputs.topology,
+            self.manifest,
+            extra,
+            crashed=crashed,
+            is_corrupting=self.inputs.network.is_corrupting,
+        )
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
     def _load(self) -> offered.Load | None:

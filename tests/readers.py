@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from analysis import expression
-from analysis.capture.decode import decode_frames, decode_trace, udp_checksum_is_good
+from analysis.capture.decode import checksums_are_good, decode_frames, decode_trace
 from analysis.errors import AnalysisError
 from analysis.inputs import read_run
 from analysis.metrics import sweep_rows
@@ -520,7 +520,7 @@ def _of_captures(folder: Path) -> Mapping[str, Reader]:
         found = parse_blocks(buffer, start=len(head), end=len(buffer), interfaces=interfaces)
         decoded = decode_frames(buffer, found)
         decode_trace(buffer, found)
-        udp_checksum_is_good(buffer, decoded)
+        checksums_are_good(buffer, decoded)
         assert {len(values) for values in decoded.values()} == {len(packets)}
         return source.spans(buffer, found, decoded, plan), source.segments(buffer, found, decoded, plan)
 

@@ -373,7 +373,8 @@ def _link(
         "loss_ratio": round(realised, 5), "loss_low": round(max(realised - spread, 0), 5),
         "loss_high": round(realised + spread, 5),
         "loss_burst_frames": round(asked.get("loss_burst_frames", 1.0) * (0.97 + 0.06 * random.random()), 2),
-        "duplicate_ratio": 0.0, "rate_bps": int(asked["rate_bps"] * 0.997) if "rate_bps" in asked else None,
+        "duplicate_ratio": 0.0, "corrupt_ratio": None,
+        "rate_bps": int(asked["rate_bps"] * 0.997) if "rate_bps" in asked else None,
         "verdict": "unknown" if overran else "pass",
         "reason": "the queue overran, so the delay holds waiting time" if overran else "",
     }  # fmt: skip

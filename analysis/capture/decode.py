@@ -122,8 +122,22 @@ def decode_tcp(buffer: memoryview | Buffer, frames: Frames) -> tuple[npt.NDArray
     return rows, {name: header[name] for name in TCP_DTYPE.names or ()} | {"payload": payload}
 
 
-def udp_checksum_is_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
-    """True for UDP frames whose checksum holds or is absent (0): a receiving kernel does not drop them as corrupt.
+def frames_at(buffer: Buffer, offset: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Frames:
+    """Frames at these places of the buffer, captured whole. Their times, interfaces and directions are 0."""
+    return Frames(
+        time_ns=np.zeros(len(offset), np.int64),
+        interface=np.zeros(len(offset), np.int32),
+        direction=np.zeros(len(offset), np.int8),
+        length=length,
+        captured=length,
+        offset=offset,
+        stop=len(buffer),
+    )
+
+
+def checksums_are_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
+    """True for UDP frames whose checksums hold, that of the IP header and that of UDP (or it is absent, 0): a receiving
+    kernel does not drop them as corrupt. An IP header with options is not checked.
 
     False for all other frames. Takes all columns of `decode_frames`; frames must have been captured whole. Frames are
     grouped by payload length, so few lengths make it fast.
@@ -142,6 +156,8 @@ def udp_checksum_is_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
 
 def _checksums(view: Buffer, columns: Columns, rows: npt.NDArray[np.intp], size: int) -> Mask:
     segment = _UDP + size
+    header = _gather(view, columns["payload_offset"][rows] - _UDP - _IP, np.dtype((np.uint8, _IP)))
+    is_good = (_folded(header.view(">u2").sum(axis=1, dtype=np.int64)) == 0xFFFF) | (header[:, 0] != PLAIN_IPV4)
     padded = np.zeros((len(rows), segment + segment % 2), np.uint8)
     padded[:, :segment] = _gather(view, columns["payload_offset"][rows] - _UDP, np.dtype((np.uint8, segment)))
     words = padded.view(">u2")
@@ -149,9 +165,13 @@ def _checksums(view: Buffer, columns: Columns, rows: npt.NDArray[np.intp], size:
     for name in ("ip_src", "ip_dst"):
         address = columns[name][rows]
         total += (address >> 16) + (address & 0xFFFF)
-    total = (total & 0xFFFF) + (total >> 16)
-    total = (total & 0xFFFF) + (total >> 16)
-    return np.asarray((total == 0xFFFF) | (words[:, 3] == 0))
+    return np.asarray(is_good & ((_folded(total) == 0xFFFF) | (words[:, 3] == 0)))
+
+
+def _folded(total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sums in ones' complement of 16 bits."""
+    once = (total & 0xFFFF) + (total >> 16)
+    return (once & 0xFFFF) + (once >> 16)
 
 
 class _Decoder:

@@ -62,19 +62,22 @@ def links(
     last_ns: int,
     count: int = 0,
     stalls: Sequence[tuple[int, int]] = (),
+    capture: Path | None = None,
 ) -> list[LinkRow]:
     """One row per port, direction and interval of constant impairment (schema.LINKS, with `asked` as JSON text and
     `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
 
-    `frames`: the table; `count`: its approximate number of rows; `stalls`: times at which the machine stood still.
+    `frames`: the table; `count`: its approximate number of rows; `stalls`: times at which the machine stood still;
+    `capture`: where its frames are, which is read if corruption was asked for.
     """
     chosen = references(network, first_ns=first_ns, last_ns=last_ns)
     members = [node.index for node in network.topology.nodes()]
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
     stood = stalls_with_backlog(stalls)
+    bytes_of = capture if network.is_corrupting else None
     results = OfSpark(spark).run(
-        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood), groups
+        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, bytes_of), groups
     )
     return [
         row for _, rows in sorted((index, rows) for task in results for index, rows in task.items()) for row in rows
@@ -89,9 +92,10 @@ def measured(
     first_ns: int,
     last_ns: int,
     stalls: Ints = NO_STALLS,
+    capture: Path | None = None,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
-    ports = pairing.samples(frames, network.topology, chosen, members)
+    ports = pairing.samples(frames, network.topology, chosen, members, capture)
     found: dict[int, list[LinkRow]] = {}
     for member in members:
         name = network.node_name(member)
@@ -162,6 +166,7 @@ def _row(element: Element, realised: Realised) -> LinkRow:
         **dict(zip(("delay_p50_ms", "delay_p99_ms", "jitter_ms"), delay_ms, strict=True)),
         **dict(zip(("loss_ratio", "loss_low", "loss_high", "loss_burst_frames"), loss, strict=True)),
         "duplicate_ratio": None if losses is None else losses.duplicated / losses.frames,
+        "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged / losses.frames,
         "rate_bps": realised.rate_bps,
         "verdict": remark.verdict.value,
         "reason": remark.text,
@@ -197,8 +202,8 @@ def judge(realised: Realised) -> Remark:
     remarks = [
         *_delay(realised),
         *_reordering(realised),
-        *_corruption(realised),
         *_loss(realised.losses, realised),
+        *_corruption(realised.losses, realised),
         *_bursts(realised.losses, realised.asked),
         *_duplicates(realised.losses, realised),
         *_rate(realised),
@@ -315,19 +320,28 @@ def _reordering(realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.FAIL, f"{share} of the frames skipped the delay, {wanted} was asked")
 
 
-def _corruption(realised: Realised) -> Iterator[Remark]:
-    if realised.asked.corrupt_ratio:
-        yield Remark(Verdict.UNKNOWN, "corruption is not measured, so it is not judged")
+def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
+    """A damaged frame may be unrecognisable, so losses and damages are judged together."""
+    harm, asked = losses.harm, realised.asked
+    if harm is None:
+        if asked.corrupt_ratio:
+            yield Remark(Verdict.UNKNOWN, "the capture was not read, so corruption is not judged")
+        return
+    fewest_lost, least_lost, doubled = _losses_asked(realised)
+    fewest_damaged, most_damaged = _corruption_asked(realised)
+    # An intact copy may arrive in place of one that is damaged.
+    fewest = _either(fewest_lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
+    most = _either(least_lost, most_damaged)
+    is_too_high = harm.damaged > 0 and harm.low > most and not _has_queue(realised.loss_rests, asked)
+    if is_too_high or harm.high < fewest:
+        share, wanted = _percent(harm.ratio), _percent(asked.corrupt_ratio)
+        yield Remark(Verdict.FAIL, f"{share} of the frames were lost or damaged, {wanted} was to be damaged")
 
 
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
-    least = asked.loss_ratio * (1 - asked.duplicate_ratio)
-    # Of copies that the rest of the path made, all must be lost.
-    doubled = max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
-    fewest = asked.loss_ratio * max(0.0, 1 - asked.duplicate_ratio - doubled)
-    corrupt = min(1.0, asked.corrupt_ratio + max((rest.corrupt_ratio for rest in realised.loss_rests), default=0.0))
-    most = least + (1 - least) * corrupt
+    fewest, least, _ = _losses_asked(realised)
+    most = _either(least, _corruption_asked(realised)[1])
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
     if is_too_high and has_queue:
@@ -337,6 +351,26 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
         yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")
+
+
+def _losses_asked(realised: Realised) -> tuple[float, float, float]:
+    """Part of the frames that is lost if the rest of the path makes copies, and if it makes none; and the greatest part
+    that is sent twice. Of copies all must be lost.
+    """
+    asked = realised.asked
+    doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    return asked.loss_ratio * max(0.0, 1 - doubled), asked.loss_ratio * (1 - asked.duplicate_ratio), doubled
+
+
+def _corruption_asked(realised: Realised) -> tuple[float, float]:
+    """Least and greatest part of the frames that the whole path damages: rests of paths may differ."""
+    rests = [rest.corrupt_ratio for rest in realised.loss_rests] or [0.0]
+    return _either(realised.asked.corrupt_ratio, min(rests)), _either(realised.asked.corrupt_ratio, max(rests))
+
+
+def _either(one: float, other: float) -> float:
+    """Chance that at least one of two independent events happens."""
+    return 1 - (1 - one) * (1 - other)
 
 
 def _bursts(losses: Losses, asked: Impairment) -> Iterator[Remark]:
@@ -357,11 +391,12 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     if any(impairment.duplicate_ratio for rest in realised.loss_rests for _, impairment in rest.elements):
         yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
         return
-    # netem passes the copy through the delay line again, where it may be lost, as may the other copy.
+    # netem passes the copy through the delay line again, where it may be lost or damaged, as may the other copy.
     expected = asked.duplicate_ratio * (1 - asked.loss_ratio) ** 2
+    least = expected * (1 - _corruption_asked(realised)[1]) ** 2
     trials = independent_trials(losses.frames, asked)
     low, high = wilson(losses.duplicated * trials / losses.frames, trials)
-    if not low <= expected <= high:
+    if low > expected or high < least:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")
 

@@ -8,7 +8,8 @@ its address or to all, from a node those that it sent. `arrived` towards a node 
 copies that a delay line made; from a node it is the number of frames that its tree let through, by the kernel's count.
 `dropped_before`: towards a node, frames lost at the senders' own ports. It is known if none was lost there, or if all
 frames of these senders were addressed to the node, too; else (and where links or shared media dropped) it is null, and
-so is `unexplained`.
+so is `unexplained`. Where frames are damaged nobody knows which of them were copies, nor which ones bridges and routers
+refused: then `dropped_before` is null, too, and from a node `arrived` if its port was asked to make copies.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ def balance(
     extra_copies: Mapping[tuple[str, str], int],
     *,
     crashed: Collection[str] = (),
+    is_corrupting: bool = False,
 ) -> list[dict[str, Any]]:
     """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `crashed`: nodes
-    that were down for a while, and their ports with them.
+    that were down for a while, and their ports with them; `is_corrupting`: corruption was asked for.
     """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
@@ -55,12 +57,13 @@ def balance(
     entries: list[dict[str, Any]] = []
     for node in nodes:
         name = str(node.name)
-        before = None if elsewhere else _dropped_before(counted, lossy, node, receivers)
+        before = None if elsewhere or is_corrupting else _dropped_before(counted, lossy, node, receivers)
         arrived = seen[TO_NODE, node.index] - extra_copies.get((TO_NODE, name), 0)
         towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
         entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in crashed else ""})
         own = counters.get((FROM_NODE, name))
-        through = None if own is None else own.sent_frames - extra_copies.get((FROM_NODE, name), 0)
+        copies = extra_copies.get((FROM_NODE, name), 0)
+        through = None if own is None or (is_corrupting and copies) else own.sent_frames - copies
         entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""})
     return entries
 

@@ -19,14 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
+from analysis.capture.decode import checksums_are_good, decode_frames, frames_at
 from analysis.network.addresses import ip_number
-from analysis.network.realised import NEVER, Samples
+from analysis.network.realised import DAMAGED, INTACT, NEVER, NOT_KNOWN, Samples
+from collector.parse import map_capture
+from collector.walk import Buffer
 from topologies.model import MULTICAST_GROUP, Direction, Node, Partition, Topology
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_NUMBERS = ("time_ns", "node_index", "sender", "sender_incarnation", "transmission", "ip_dst", "length")
+_NUMBERS = ("time_ns", "node_index", "sender", "sender_incarnation", "transmission", "ip_dst", "length", "offset")
 
 
 class _Frames(NamedTuple):
@@ -39,6 +42,8 @@ class _Frames(NamedTuple):
     """Node of the port; -1: no node."""
     ip_dst: Ints
     length: Ints
+    offset: Ints
+    """Place in the capture."""
 
     def select(self, rows: npt.NDArray[np.intp]) -> _Frames:
         return _Frames(*(column[rows] for column in self))
@@ -55,12 +60,18 @@ class _Reached(NamedTuple):
 
 
 def samples(
-    frames: Path, topology: Topology, chosen: Collection[tuple[int, int]], members: Sequence[int]
+    frames: Path,
+    topology: Topology,
+    chosen: Collection[tuple[int, int]],
+    members: Sequence[int],
+    capture: Path | None = None,
 ) -> dict[int, Samples]:
     """Samples of both ports of these members (2 * member: towards it; 2 * member + 1: from it), one per datagram and
     receiver. All count at a receiver's port; at the sender's port those of unicasts count, and those of multicasts at
-    its receivers in `chosen`, which holds pairs of sender and receiver.
+    its receivers in `chosen`, which holds pairs of sender and receiver. `capture`: its frames tell which arrivals are
+    damaged.
     """
+    buffer = None if capture is None else map_capture(capture)
     wanted = np.array(members, np.int64)
     reached = {
         node.index: _Reached(*map(ip_number, _addresses(node, partition)))
@@ -74,7 +85,7 @@ def samples(
     sent, arrived = _read(frames, wanted, {one.unicast: index for index, one in reached.items()}, groups, is_chosen)
     ports: dict[int, list[Samples]] = defaultdict(list)
     for receiver, addresses in reached.items():
-        pairs = _pairs(receiver, addresses, sent, arrived)
+        pairs = _pairs(receiver, addresses, sent, arrived, buffer)
         if receiver in members:
             ports[2 * receiver].append(pairs)
         counts = is_chosen[np.minimum(pairs.peer, len(reached)), receiver] | ~pairs.is_multicast
@@ -135,6 +146,7 @@ def _batches(frames: Path) -> Iterator[tuple[_Frames, Mask]]:
                 node=columns["node_index"],
                 ip_dst=columns["ip_dst"],
                 length=columns["length"],
+                offset=columns["offset"],
             ),
             is_to_node,
         )
@@ -162,8 +174,10 @@ def _in_order(parts: list[_Frames]) -> _Frames:
     return whole.select(np.lexsort((whole.time_ns, whole.datagram)))
 
 
-def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames) -> Samples:
-    """One sample for each datagram of another node that was addressed to this receiver."""
+def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames, buffer: Buffer | None) -> Samples:
+    """One sample for each datagram of another node that was addressed to this receiver. A damaged arrival counts only
+    if no intact one has the same key: its key may be that of another datagram.
+    """
     is_far, is_near = sent.ip_dst == addresses.group, sent.ip_dst == addresses.near
     is_copied = sent.ip_dst == addresses.router
     is_addressed = ((sent.ip_dst == addresses.unicast) | is_far | is_near | is_copied) & (sent.sender != receiver)
@@ -171,19 +185,38 @@ def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames) 
     asked = sent.select(rows)
     first = _firsts(asked.datagram)
     here = arrived.select(arrived.node == receiver)
+    damages = np.full(len(here.datagram), NOT_KNOWN, np.int8) if buffer is None else _damages(buffer, here)
+    if buffer is not None:
+        order = np.lexsort((here.time_ns, damages, here.datagram))
+        here, damages = here.select(order), damages[order]
     begin = np.searchsorted(here.datagram, asked.datagram[first], "left")
-    copies = np.searchsorted(here.datagram, asked.datagram[first], "right") - begin
+    end = np.searchsorted(here.datagram, asked.datagram[first], "right")
+    has_arrived = end > begin
+    intact = np.concatenate(([0], np.cumsum(damages != DAMAGED)))
+    copies = np.where(has_arrived, np.maximum(1, intact[end] - intact[begin]), 0)
     arrive_ns = np.full(len(first), NEVER, np.int64)
-    arrive_ns[copies > 0] = here.time_ns[begin[copies > 0]]
+    arrive_ns[has_arrived] = here.time_ns[begin[has_arrived]]
+    damage = np.full(len(first), NOT_KNOWN, np.int8)
+    damage[has_arrived] = damages[begin[has_arrived]]
     return Samples(
         peer=asked.sender[first],
         sent_ns=asked.time_ns[first],
         arrive_ns=arrive_ns,
-        copies=copies.astype(np.int64),
+        copies=copies,
         length=_reduced(np.maximum, asked.length, first),
         is_multicast=_reduced(np.logical_or, (is_far | is_near | is_copied)[rows], first),
         is_near=_reduced(np.logical_or, is_near[rows], first),
+        damage=damage,
     )
+
+
+def _damages(buffer: Buffer, frames: _Frames) -> npt.NDArray[np.int8]:
+    """INTACT or DAMAGED, by the checksums of each frame. Those of one that is not in the buffer are wrong."""
+    is_there = frames.offset + frames.length <= len(buffer)
+    frames = frames._replace(length=np.where(is_there, frames.length, 0))
+    found = frames_at(buffer, frames.offset, frames.length.astype(np.int32))
+    is_good = checksums_are_good(buffer, decode_frames(buffer, found))
+    return np.where(is_good, INTACT, DAMAGED).astype(np.int8)
 
 
 def _firsts(ordered: Ints) -> npt.NDArray[np.intp]:
@@ -205,5 +238,12 @@ def _joined(parts: Sequence[Samples]) -> Samples:
 
 _INTS, _MASK = np.empty(0, np.int64), np.empty(0, np.bool_)
 _NOTHING = Samples(
-    peer=_INTS, sent_ns=_INTS, arrive_ns=_INTS, copies=_INTS, length=_INTS, is_multicast=_MASK, is_near=_MASK
+    peer=_INTS,
+    sent_ns=_INTS,
+    arrive_ns=_INTS,
+    copies=_INTS,
+    length=_INTS,
+    is_multicast=_MASK,
+    is_near=_MASK,
+    damage=np.empty(0, np.int8),
 )

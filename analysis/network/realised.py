@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 NEVER = -1
+NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
+"""Damage of an arrival."""
 NO_STALLS: Ints = np.empty((0, 3), np.int64)
 ENOUGH_FRAMES = 200
 """Fewest frames for which an element is measured alone, or judged."""
@@ -58,6 +60,8 @@ class Samples:
     is_multicast: Mask
     is_near: Mask
     """Multicasts to the sender's own partition only."""
+    damage: npt.NDArray[np.int8]
+    """Of the first arrival: NOT_KNOWN, INTACT or DAMAGED. Damaged arrivals count only if there are no others."""
 
     def __len__(self) -> int:
         return len(self.peer)
@@ -91,6 +95,19 @@ class Stalled(NamedTuple):
     others: Delays | None
 
 
+class Harm(NamedTuple):
+    """Frames that arrived damaged, and the share of frames that were lost or damaged with its confidence interval, of
+    four deviations. A flipped bit in a header may make a frame unrecognisable: then it counts as lost.
+    """
+
+    damaged: int
+    hidden: float
+    """Part of the damages that no checksum shows: those of the MAC addresses."""
+    ratio: float
+    low: float
+    high: float
+
+
 class Losses(NamedTuple):
     """Losses of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened if bursts are requested."""
 
@@ -106,6 +123,8 @@ class Losses(NamedTuple):
     """Frames of which more than one copy arrived."""
     is_rest_missing: bool
     """Fewer were lost than the rest of the path alone was asked to lose."""
+    harm: Harm | None
+    """None: not known, because no capture was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +267,10 @@ def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
         parts = _one_receiver_each(parts)
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
-        parts, lambda rest: rest.survival == 1.0 and not rest.has_queue, lambda rest: not rest.has_queue
+        parts,
+        lambda rest: rest.survival == 1.0 and not rest.has_queue and not rest.corrupt_ratio,
+        lambda rest: rest.survival == 1.0 and not rest.has_queue,
+        lambda rest: not rest.has_queue,
     )
     delay_ns = _of_arrived(delay_parts, lambda part: part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns)
     return Realised(
@@ -360,7 +382,7 @@ def _delays(delay_ns: Ints, asked: Impairment) -> Delays | None:
     return Delays(len(delay_ns), p50_ns, p99_ns, float(delay_ns.std()), p1_ns, p10_ns, p90_ns, skipped)
 
 
-def _arrived(values: Ints, part: _Part) -> Ints:
+def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
     return np.asarray(values[part.samples.arrive_ns != NEVER])
 
 
@@ -388,7 +410,23 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
         burst_frames=lost / bursts if bursts else None,
         duplicated=int((copies > 1).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
+        harm=_harm(parts, frames, lost, survival, trials),
     )
+
+
+def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:
+    damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
+    if (damage == NOT_KNOWN).any():
+        return None
+    damaged = int((damage == DAMAGED).sum())
+    low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
+    ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
+    size_bytes = sum(int(part.samples.length.sum()) for part in parts)
+    return Harm(damaged, _NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0, ratio, low, high)
+
+
+_NO_CHECKSUM_BYTES = 12
+"""Both MAC addresses."""
 
 
 def _least_lost(part: _Part) -> float:

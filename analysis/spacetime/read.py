@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.capture.decode import decode_frames, udp_checksum_is_good
+from analysis.capture.decode import checksums_are_good, decode_frames, frames_at
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
@@ -29,7 +29,7 @@ from analysis.requested_network import MARGIN_NS, Network
 from analysis.requested_network import Path as NetworkPath
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
 from collector.parse import map_capture
-from collector.records import CaptureError, Event, Frames, Notice
+from collector.records import CaptureError, Event, Notice
 
 MAX_FRAMES: Final = 400_000
 MAX_STEPS: Final = 1_000_000
@@ -201,8 +201,8 @@ class _Capture:
         found: list[tuple[Header | None, bool]] = [(None, False)] * len(rows)
         if not len(places):
             return found
-        columns = decode_frames(self._buffer, self._frames(offset[places], length[places].astype(np.int32)))
-        is_good = udp_checksum_is_good(self._buffer, columns)
+        columns = decode_frames(self._buffer, frames_at(self._buffer, offset[places], length[places].astype(np.int32)))
+        is_good = checksums_are_good(self._buffer, columns)
         for place, at, size, good in zip(
             places.tolist(), columns["payload_offset"], columns["payload_length"], is_good, strict=True
         ):
@@ -210,17 +210,6 @@ class _Capture:
             if read is not None and read[0] == _transmission(rows[place]):
                 found[place] = read[1], not good
         return found
-
-    def _frames(self, offset: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Frames:
-        return Frames(
-            time_ns=np.zeros(len(offset), np.int64),
-            interface=np.zeros(len(offset), np.int32),
-            direction=np.zeros(len(offset), np.int8),
-            length=length,
-            captured=length,
-            offset=offset,
-            stop=len(self._buffer),
-        )
 
 
 def _about(rows: Sequence[Row], window: Window) -> list[Row]:

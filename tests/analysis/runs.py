@@ -19,6 +19,7 @@ from collector.pcapng import PcapngWriter, Port
 from collector.records import PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Frames, PortDirection
 from node.trace import MAX_RECORDS, Event, Level, Record, encode_trace
 from node.wire import Flag, Kind, Message, encode_datagram
+from tests.collector.captures import checksum
 from topologies import load
 from topologies.dump import as_json, changed_fields
 from topologies.model import MULTICAST_GROUP, Direction, Node, Topology
@@ -205,7 +206,10 @@ def igmp_frame(sender: Node) -> bytes:
 def _frame(dst: bytes, src: bytes, src_ip: str, dst_ip: str, port: int, body: bytes) -> bytes:
     length = 28 + len(body)
     header = struct.pack(">BBHHHBBH4s4s", 0x45, 0, length, 0, 0, 8, 17, 0, _ip(src_ip), _ip(dst_ip))
-    return dst + src + b"\x08\x00" + header + struct.pack(">HHHH", port, port, 8 + len(body), 0) + body
+    header = header[:10] + struct.pack(">H", checksum(header)) + header[12:]
+    udp = struct.pack(">HHH", port, port, 8 + len(body))
+    pseudo = header[12:] + struct.pack(">HH", 17, 8 + len(body))
+    return dst + src + b"\x08\x00" + header + udp + struct.pack(">H", checksum(pseudo + udp + body) or 0xFFFF) + body
 
 
 def _mac(text: str) -> bytes:

@@ -39,6 +39,7 @@ def udp_frame(
         udp = udp[:6] + struct.pack(">H", checksum(pseudo + udp + payload) or 0xFFFF)
     words = 5 + len(ip_options) // 4
     ip = struct.pack(">BBHHHBBHII", 0x40 | words, 0, 4 * words + length, 7, fragment, 64, 17, 0, source, target)
+    ip = ip[:10] + struct.pack(">H", checksum(ip + ip_options)) + ip[12:]
     vlan = b"".join(struct.pack(">HH", kind, 5) for kind in tags)
     return bytes.fromhex("01005e4d0001020b00010001") + vlan + b"\x08\x00" + ip + ip_options + udp + payload
 

@@ -4,6 +4,7 @@ sender is measured.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from analysis.network import accuracy
 from analysis.requested_network import Network, RecordedFault, build
 from analysis.tasks import Staging
 from collector.parse import read_interfaces
+from collector.records import ENVELOPE_DTYPE
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 from topologies.model import Impairment
 
@@ -45,7 +47,7 @@ def measured(spark: SparkSession, run: MadeRun, path: Path, network: Network) ->
         load_end_ns=None,
     )
     ingest.write_tables(spark, capture, plan, stage)
-    rows = accuracy.links(spark, stage.path("frames"), network, first_ns=START_NS, last_ns=LAST_NS)
+    rows = accuracy.links(spark, stage.path("frames"), network, first_ns=START_NS, last_ns=LAST_NS, capture=capture)
     return {(row["node"], row["direction"]): row for row in rows}
 
 
@@ -84,7 +86,27 @@ def near(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return measured(spark, run, tmp_path_factory.mktemp("near"), build(run.topology, asked, ()))
 
 
+@pytest.fixture(scope="module")
+def harmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """n1 multicasts. At n2 every tenth frame has a flipped bit in its IP header, and every twentieth one in its key, so
+    that it looks like a copy of the frame but one after it.
+    """
+    run = MadeRun(TWO)
+    for turn in range(COUNT):
+        at_ns = START_NS + turn * EVERY_NS
+        flipped = {3: 18, 7: IN_KEY, 13: 18}.get(turn % 20)
+        run.datagram(at_ns, N1, {N2: [at_ns + 70_000], N3: [at_ns + 50_000]})
+        if flipped is not None:
+            seen = run.sightings[-2]
+            data = seen.data[:flipped] + bytes([seen.data[flipped] ^ 2]) + seen.data[flipped + 1 :]
+            run.sightings[-2] = replace(seen, data=data)
+    asked = {"p1/n2": {"to-node": Impairment(corrupt_ratio=0.15)}}
+    return measured(spark, run, tmp_path_factory.mktemp("harmed"), build(run.topology, asked, ()))
+
+
 TO, FROM = "to-node", "from-node"
+IN_KEY = 14 + 20 + 8 + ENVELOPE_DTYPE.itemsize - 1
+"""The last byte of the number of a datagram."""
 
 
 @pytest.mark.spark
@@ -121,6 +143,17 @@ TO, FROM = "to-node", "from-node"
         ("near", ("p2/n1", TO), {"frames": COUNT, "loss_ratio": 0.0}),
         ("near", ("p2/n1", FROM), {"frames": 0}),
         ("near", ("p1/n1", FROM), {"frames": 2 * COUNT, "extra_copies": COUNT // 6}),
+        ("two", ("p1/n3", TO), {"corrupt_ratio": None}),
+        (
+            *("harmed", ("p1/n2", TO)),
+            {
+                "loss_ratio": pytest.approx(0.05),
+                "corrupt_ratio": pytest.approx(0.1),
+                "duplicate_ratio": 0.0,
+                "verdict": "pass",
+            },
+        ),
+        ("harmed", ("p1/n3", TO), {"loss_ratio": 0.0, "corrupt_ratio": 0.0}),
     ],
     ids=[
         "a multicast at a receiver",
@@ -135,6 +168,9 @@ TO, FROM = "to-node", "from-node"
         "a near multicast is not expected beyond the router",
         "a near multicast that no member could have received",
         "the sender of a near multicast, and not once for each receiver",
+        "nothing is damaged where no corruption was asked for",
+        "damaged frames; those whose key is damaged are lost, and no copies",
+        "intact frames beside damaged ones",
     ],
 )
 def test_each_port_is_measured_by_what_passes_it(

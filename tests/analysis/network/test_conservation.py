@@ -113,6 +113,14 @@ def test_losses_on_links_leave_the_rest_unexplained_rather_than_wrong() -> None:
     assert entries(to_group(0, 100), topology=TWO, known=known)[TO_N2]["unexplained"] is None
 
 
+def test_damaged_frames_leave_the_rest_unexplained_where_they_may_be_refused_or_copies() -> None:
+    copies = {("from-node", "p1/n1"): 5}
+    known = manifest(counted(TO_N2, 100), counted(FROM_N1, 105), counted(("p1/n3", "from-node"), 10))
+    found = balance(MULTICAST, ONE, known, copies, is_corrupting=True)
+    assert {entry["unexplained"] for entry in found if entry["direction"] == "to-node"} == {None}
+    assert [entry["unexplained"] for entry in found if entry["direction"] == "from-node"] == [None, None, 0]
+
+
 def test_a_port_that_was_gone_says_so() -> None:
     found = balance(MULTICAST, ONE, manifest(), {}, crashed={"p1/n2"})
     assert [bool(entry["reason"]) for entry in found] == [False, False, True, False, False, False]

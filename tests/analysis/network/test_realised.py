@@ -15,7 +15,10 @@ import pytest
 from analysis.checks.properties import Verdict
 from analysis.network import accuracy
 from analysis.network.realised import (
+    DAMAGED,
+    INTACT,
     NEVER,
+    NOT_KNOWN,
     Delays,
     Losses,
     Realised,
@@ -57,6 +60,7 @@ def sent(
         length=np.full(count, 600, np.int64),
         is_multicast=np.ones(count, np.bool_),
         is_near=np.full(count, is_near, np.bool_),
+        damage=np.full(count, NOT_KNOWN, np.int8),
     )
 
 
@@ -70,6 +74,16 @@ def lose(samples: Samples, is_lost: npt.NDArray[np.bool_]) -> Samples:
 
 def lossy(count: int, loss: float, seed: int) -> Samples:
     return lose(sent(count, every_ns=10_000), RNG(seed).random(count) < loss)
+
+
+def damaged(part: float, *, lost: float = 0.0) -> Samples:
+    """10,000 frames, of which these parts arrive damaged and not at all."""
+    place = np.arange(10_000) % 100
+    samples = replace(sent(10_000), damage=np.where(place < 100 * part, DAMAGED, INTACT).astype(np.int8))
+    return lose(samples, place >= 100 * (1 - lost))
+
+
+CORRUPT, LOSSY_AND_CORRUPT = Impairment(corrupt_ratio=0.1), Impairment(loss_ratio=0.1, corrupt_ratio=0.055)
 
 
 def together(*parts: Samples) -> Samples:
@@ -277,11 +291,29 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "less loss": (lossy(20_000, 0.08, 4), Impairment(loss_ratio=0.1), FAIL, "of the frames were lost, 10 % was asked"),
     "no loss": (lossy(20_000, 0.0, 4), Impairment(loss_ratio=0.1), FAIL, "0 % of the frames were lost, 10 % was asked"),
     "everything lost as asked": (lossy(300, 1.0, 4), Impairment(loss_ratio=1.0), PASS, ""),
-    "corruption that looks like loss": (
+    "corruption in a capture that was not read": (
         lose(sent(5000), np.arange(5000) % 50 == 0),
-        Impairment(corrupt_ratio=0.05),
+        CORRUPT,
         UNKNOWN,
-        "corruption is not measured, so it is not judged",
+        "the capture was not read, so corruption is not judged",
+    ),
+    "corruption as asked, a part of it unrecognisable": (damaged(0.08, lost=0.02), CORRUPT, PASS, ""),
+    "corruption as asked, none of it unrecognisable": (damaged(0.1), CORRUPT, PASS, ""),
+    "corruption as asked beside a loss": (damaged(0.05, lost=0.1), LOSSY_AND_CORRUPT, PASS, ""),
+    "less corruption": (damaged(0.05), CORRUPT, FAIL, "5 % of the frames were lost or damaged, 10 % was to be damaged"),
+    "more corruption": (damaged(0.2), CORRUPT, FAIL, "20 % of the frames were lost or damaged, 10 % was to be damaged"),
+    "no corruption": (damaged(0.0), CORRUPT, FAIL, "0 % of the frames were lost or damaged, 10 % was to be damaged"),
+    "corruption at another port than asked": (
+        damaged(0.05),
+        CLEAR,
+        FAIL,
+        "5 % of the frames were lost or damaged, 0 % was to be damaged",
+    ),
+    "corruption beside copies": (
+        replace(damaged(0.1), copies=1 + (np.arange(10_000) % 5 == 0)),
+        Impairment(corrupt_ratio=0.11, duplicate_ratio=0.2),
+        PASS,
+        "",
     ),
     "single losses instead of bursts": (
         lossy(40_000, 0.1, 6),
