@@ -83,6 +83,7 @@ def damaged(part: float, *, lost: float = 0.0) -> Samples:
     return lose(samples, place >= 100 * (1 - lost))
 
 
+UNRECOGNISABLE = "frames that are damaged beyond recognition count as lost"
 CORRUPT, LOSSY_AND_CORRUPT = Impairment(corrupt_ratio=0.1), Impairment(loss_ratio=0.1, corrupt_ratio=0.055)
 
 
@@ -297,9 +298,9 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         UNKNOWN,
         "the capture was not read, so corruption is not judged",
     ),
-    "corruption as asked, a part of it unrecognisable": (damaged(0.08, lost=0.02), CORRUPT, PASS, ""),
-    "corruption as asked, none of it unrecognisable": (damaged(0.1), CORRUPT, PASS, ""),
-    "corruption as asked beside a loss": (damaged(0.05, lost=0.1), LOSSY_AND_CORRUPT, PASS, ""),
+    "corruption as asked, a part of it unrecognisable": (damaged(0.08, lost=0.02), CORRUPT, PASS, UNRECOGNISABLE),
+    "corruption as asked, none of it unrecognisable": (damaged(0.1), CORRUPT, PASS, UNRECOGNISABLE),
+    "corruption as asked beside a loss": (damaged(0.05, lost=0.1), LOSSY_AND_CORRUPT, PASS, UNRECOGNISABLE),
     "less corruption": (damaged(0.05), CORRUPT, FAIL, "5 % of the frames were lost or damaged, 10 % was to be damaged"),
     "more corruption": (damaged(0.2), CORRUPT, FAIL, "20 % of the frames were lost or damaged, 10 % was to be damaged"),
     "no corruption": (damaged(0.0), CORRUPT, FAIL, "0 % of the frames were lost or damaged, 10 % was to be damaged"),
@@ -313,7 +314,7 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         replace(damaged(0.1), copies=1 + (np.arange(10_000) % 5 == 0)),
         Impairment(corrupt_ratio=0.11, duplicate_ratio=0.2),
         PASS,
-        "",
+        UNRECOGNISABLE,
     ),
     "single losses instead of bursts": (
         lossy(40_000, 0.1, 6),
