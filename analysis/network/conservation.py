@@ -8,8 +8,8 @@ its address or to all, from a node those that it sent. `arrived` towards a node 
 copies that a delay line made; from a node it is the number of frames that its tree let through, by the kernel's count.
 `dropped_before`: towards a node, frames lost at the senders' own ports. It is known if none was lost there, or if all
 frames of these senders were addressed to the node, too; else (and where links or shared media dropped) it is null, and
-so is `unexplained`. Where frames are damaged nobody knows which of them were copies, nor which ones bridges and routers
-refused: then `dropped_before` is null, too, and from a node `arrived` if its port was asked to make copies.
+so is `unexplained`. Damaged frames are not told from copies, and bridges and routers refuse some of them: where
+corruption was asked for, `dropped_before` is null, too, and from a node `arrived` if its port made copies.
 """
 
 from __future__ import annotations

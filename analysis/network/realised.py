@@ -256,7 +256,8 @@ def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int
 
 def _take(interval: _Interval, samples: Samples, path: Path, element: Element) -> None:
     if path.is_cut:
-        interval.leaked += int((samples.arrive_ns != NEVER).sum())
+        # The key of a damaged frame may be that of a datagram that the cut stopped.
+        interval.leaked += int(((samples.arrive_ns != NEVER) & (samples.damage != DAMAGED)).sum())
     elif not path.is_receiver_down:
         interval.parts.append(_Part(samples=samples, rest=path.without(element), path=path))
 

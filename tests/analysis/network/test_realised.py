@@ -675,6 +675,11 @@ def test_a_cut_that_leaks_fails() -> None:
     assert accuracy.judge(found) == (FAIL, "480 frames passed a cut")
 
 
+def test_a_damaged_frame_with_the_key_of_one_behind_a_cut_is_no_leak() -> None:
+    harmed = replace(sent(1000), damage=np.full(1000, DAMAGED, np.int8))
+    assert to_n2(harmed, CLEAR, CUT)[0].leaked == 0
+
+
 def test_wilson_holds_the_ratio_and_shrinks() -> None:
     for trials in (200, 10_000):
         low, high = wilson(trials / 10, trials)
