@@ -433,6 +433,7 @@ class _Analysis:
             crashed=facts.crashed,
             views=results["views"],
             calls=results["calls"],
+            start_ns=self.start_ns,
         )
         verdict, reasons = judgement.overall(results["properties"], results["expect"], doubts)
         head = {

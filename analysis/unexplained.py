@@ -194,13 +194,14 @@ def unexplained(
     crashed: Iterable[Incarnation],
     views: Mapping[str, Any] | None,
     calls: Mapping[str, Any] | None,
+    start_ns: int,
 ) -> list[str]:
     """A sentence for each unexplained event. `excluded`, `left`: the time of the record; `crashed`: incarnations whose
-    end is not on record; `views`, `calls`: sections of the summary.
+    end is not on record; `views`, `calls`: sections of the summary, whose times count from `start_ns`.
     """
     return [
         *_leavings(circumstances, left),
-        *_exclusions(circumstances, excluded, views),
+        *_exclusions(circumstances, excluded, views, start_ns),
         *_crashes(circumstances, crashed),
         *(_of_views(views) if views is not None else ()),
         *(_of_calls(circumstances, calls) if calls is not None else ()),
@@ -220,7 +221,10 @@ def _leavings(circumstances: Circumstances, left: Mapping[Incarnation, int]) -> 
 
 
 def _exclusions(
-    circumstances: Circumstances, excluded: Mapping[Incarnation, int], views: Mapping[str, Any] | None
+    circumstances: Circumstances,
+    excluded: Mapping[Incarnation, int],
+    views: Mapping[str, Any] | None,
+    start_ns: int,
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
@@ -244,7 +248,9 @@ def _exclusions(
             continue
         kept = set() if change is None else _names(change["members"]) - _names(change["joined"])
         peers = _partition_of(circumstances, name) if change is None else kept | _names(change["gone"])
-        faults = list(circumstances.in_the_aftermath(at_ns))
+        # With views it was excluded when the view changed; it may learn it later.
+        changed_ns = at_ns if change is None else start_ns + round(change["first_ms"] * 1e6)
+        faults = list(circumstances.in_the_aftermath(changed_ns))
         key = frozenset(fault.id for fault in faults), frozenset(peers & known)
         if key not in found_by:
             hear = circumstances.hear_each_other(circumstances.silences(faults))
@@ -298,6 +304,7 @@ def _of_views(views: Mapping[str, Any]) -> Iterator[str]:
         lacks = {
             Lack.VIEWS: "is in no view",
             Lack.VIEW: f"did not install view {one['view']}, of which it is a member",
+            Lack.PLACE: f"is not in view {one['view']}, although it was not told that it had been excluded",
             Lack.STATE: f"did not get the state in view {one['view']}",
         }
         yield f"{_name(one)} stopped as if it had nothing left to do, but {lacks[Lack(one['lacks'])]}"

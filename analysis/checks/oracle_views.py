@@ -76,6 +76,10 @@ class Installed(NamedTuple):
         return bool(self.records[0].detail == ViewReason.FIRST)
 
     @property
+    def is_anew(self) -> bool:
+        return self.records[0].detail in (ViewReason.FIRST, ViewReason.RESTORED)
+
+    @property
     def place(self) -> Place:
         at_ns = self.records[0].at_ns
         return Place(self.incarnation, None, None, at_ns, view=self.number, members=self.members)
@@ -229,6 +233,9 @@ def view_agreement(run: Synchrony) -> Tally:
                 wrong.append(("the numbers of its views do not ascend", (before, after)))
             if after.is_beginning:
                 wrong.append(("a first view after another one", (before, after)))
+            between = [one for one in run.installations if before.number < one.number < after.number]
+            if not after.is_anew and any(incarnation in one.members for one in between):
+                wrong.append(("a view that names it is passed over", (before, after)))
     for one in run.installations:
         if not one.is_whole and not one.is_cut:
             wrong.append(("a view with fewer members than it says", (one,)))

@@ -219,10 +219,7 @@ class _Judge:
             installations = incarnation.views.installations
             for before, after in pairwise(installations):
                 places = (_installed(incarnation, before), _installed(incarnation, after))
-                if after.number <= before.number:
-                    found.append(("the numbers of its views do not ascend", places))
-                if after.is_beginning:
-                    found.append(("a first view after another one", places))
+                found += [(what, places) for what in self._wrong_in_a_change(incarnation.name, before, after)]
             for one in installations:
                 by_number.setdefault(one.number, []).append((incarnation, one))
                 is_cut = incarnation.views.is_cut and one is installations[-1]
@@ -240,6 +237,23 @@ class _Judge:
         return Tally(
             self._installations, len(found), None if first is None else Witness(what=first[0], places=first[1])
         )
+
+    def _wrong_in_a_change(self, name: Incarnation, before: Installation, after: Installation) -> Iterator[str]:
+        if after.number <= before.number:
+            yield "the numbers of its views do not ascend"
+        if after.is_beginning:
+            yield "a first view after another one"
+        if not after.is_anew and any(before.number < one < after.number for one in self._naming.get(name, ())):
+            yield "a view that names it is passed over"
+
+    @cached_property
+    def _naming(self) -> Mapping[Incarnation, set[int]]:
+        """Numbers of the views that name each incarnation."""
+        found: dict[Incarnation, set[int]] = {}
+        for one in (one for incarnation in self._incarnations for one in incarnation.views.installations):
+            for member in one.members:
+                found.setdefault(member, set()).add(one.number)
+        return found
 
     def same_view(self) -> Tally:
         delivered, wrong = _distinct_and_repeated([_union(map(view.good, self._incarnations)) for view in self._views])

@@ -4,7 +4,7 @@ defines the properties of views.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
@@ -92,6 +92,10 @@ class ViewRecords(NamedTuple):
         """Whether it had the state at last."""
         return self.is_founder or bool(self.state_record)
 
+    def has_state_at(self, at_ns: int) -> bool:
+        """Whether it had the state at this time."""
+        return self.is_founder or any(one.at_ns <= at_ns for one in self.taken)
+
     def ways_from(self, number: int) -> tuple[int, ...]:
         """Views to which it goes from view `number`: at most one, unless the records are inconsistent."""
         ways = (after.number for before, after in pairwise(self.installations) if before.number == number)
@@ -128,6 +132,8 @@ class Lack(StrEnum):
     """The last view, of which it is a member."""
     STATE = "state"
     """The state, in the last view."""
+    PLACE = "place"
+    """A place in the last view: the others excluded it, and it does not know."""
 
 
 class Absent(NamedTuple):
@@ -138,9 +144,12 @@ class Absent(NamedTuple):
     lacks: Lack
 
 
-def absent_at_the_end(stopped: Mapping[Incarnation, ViewRecords]) -> Iterator[Absent]:
+def absent_at_the_end(
+    stopped: Mapping[Incarnation, ViewRecords], asked_to_leave: Collection[int] = ()
+) -> Iterator[Absent]:
     """Incarnations that should be present at the end, in a run with views, and are not. `stopped`: those that end with
-    STOP and had nothing left to do. A member in a minority cannot know the last view.
+    STOP and had nothing left to do. A member in a minority cannot know the last view. One of the members
+    `asked_to_leave` may not have learnt that it has left.
     """
     installed = [one for views in stopped.values() for one in views.installations]
     last = max(installed, key=lambda one: one.number, default=None)
@@ -155,6 +164,8 @@ def absent_at_the_end(stopped: Mapping[Incarnation, ViewRecords]) -> Iterator[Ab
             yield Absent(name, last.number, Lack.VIEWS)
         elif name in last.members and not views.has_state:
             yield Absent(name, last.number, Lack.STATE)
+        elif name not in last.members and name.member not in asked_to_leave:
+            yield Absent(name, last.number, Lack.PLACE)
 
 
 Row = tuple[int, int, int, int, int, int, int, int]

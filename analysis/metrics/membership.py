@@ -13,6 +13,8 @@ from analysis.checks.properties import Incarnation, Incarnations, Raw
 from analysis.checks.views import Absent, Installation, ViewRecords, absent_at_the_end, views_of
 from collector.records import EndReason, Event, ViewReason
 
+NEVER_NS = 1 << 63
+
 
 class Timeline(NamedTuple):
     """Records of one incarnation about views. `end_detail`: detail of its STOP or ENDED; -1: it has neither."""
@@ -48,10 +50,10 @@ def section(
     names: Mapping[int, str],
     start_ns: int,
     struck_ns: Mapping[int, Collection[int]],
-    asked_to_leave: Collection[int],
+    asked_to_leave: Mapping[int, int],
 ) -> dict[str, Any] | None:
     """The section; None for a run without views. `struck_ns`: times at which faults killed, paused or cut off each
-    member; `asked_to_leave`: members. Times in the section count from `start_ns`.
+    member; `asked_to_leave`: when each member was first asked to leave. Times in the section count from `start_ns`.
     """
     views = _views(incarnations)
     if not views:
@@ -82,12 +84,12 @@ def section(
         ],
         "absent": [
             rows.incarnation(one.incarnation) | {"view": one.view, "lacks": one.lacks.value}
-            for one in _absent(incarnations)
+            for one in _absent(incarnations, asked_to_leave)
         ],
     }
 
 
-def _absent(incarnations: Sequence[Timeline]) -> Iterator[Absent]:
+def _absent(incarnations: Sequence[Timeline], asked_to_leave: Collection[int]) -> Iterator[Absent]:
     """Incarnations that stopped at rest and are not where they belong. None in a run that did not come to rest, nor in
     a group whose last view only crashed incarnations have: it has lost its quorum.
     """
@@ -96,16 +98,17 @@ def _absent(incarnations: Sequence[Timeline]) -> Iterator[Absent]:
         {one.number for timeline in some for one in timeline.views.installations} for some in (incarnations, stopped)
     )
     if all(one.end_detail and not one.views.is_in_minority for one in stopped) and max(numbers) in of_stopped:
-        yield from absent_at_the_end({one.incarnation: one.views for one in stopped})
+        yield from absent_at_the_end({one.incarnation: one.views for one in stopped}, asked_to_leave)
 
 
 def without_quorum(
-    incarnations: Sequence[Timeline], asked_to_leave: Collection[int]
+    incarnations: Sequence[Timeline], asked_to_leave: Mapping[int, int]
 ) -> Iterator[tuple[Incarnation, Installation, Installation]]:
     """Incarnations that go from one view to another without a quorum of the first: of more than half of it, or of half
     with its member of rank 0. Besides the members that stay, those count that may have promised and been left out
-    (docs/protocols/group.md, R2): they left or were asked to (and perhaps never learnt that they had left), or a later
-    incarnation was there, or they had not got the state, or they were victims of bad pairs.
+    (docs/protocols/group.md, R2): they had been asked to leave, or a later incarnation was there, or they had not got
+    the state, or they were victims of bad pairs. A view that goes on after a lost quorum needs none, but only if fewer
+    members than a quorum were still alive.
 
     Incarnations whose first view is the beginning of another group, too, with the view that goes on or was before.
     """
@@ -117,18 +120,24 @@ def without_quorum(
             return False
         later = (one for one in incarnations if one.incarnation.member == gone.member and one.incarnation > gone)
         return (
-            gone.member in asked_to_leave
-            or (own.has_ended and own.end_detail == EndReason.LEFT)
+            asked_to_leave.get(gone.member, NEVER_NS) <= after.at_ns
             or any(one.first_ns <= after.at_ns for one in later)
-            or not own.views.has_state
+            or not own.views.has_state_at(after.at_ns)
             or (after.reason == ViewReason.BAD_PAIR and own.last_ns >= after.at_ns)
         )
 
+    def is_quorum(part: Collection[Incarnation], before: Installation) -> bool:
+        return 2 * len(part) + any(first in part for first in before.members[:1]) > len(before.members)
+
     def is_by_less(before: Installation, after: Installation) -> bool:
-        if not before.is_whole or not after.is_whole or after.reason == ViewReason.RESTORED:
+        if not before.is_whole or not after.is_whole:
             return False
-        part = {one for one in before.members if one in after.members or may_have_promised(one, after)}
-        return 2 * len(part) + any(first in part for first in before.members[:1]) <= len(before.members)
+        if after.reason == ViewReason.RESTORED:
+            alive = {one for one in before.members if one in by_name and by_name[one].last_ns >= after.at_ns}
+            return is_quorum(alive, before) and not is_quorum(alive & set(after.members), before)
+        return not is_quorum(
+            {one for one in before.members if one in after.members or may_have_promised(one, after)}, before
+        )
 
     for timeline in incarnations:
         for before, after in pairwise(timeline.views.installations):
@@ -172,10 +181,16 @@ def _timeline(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
     return Timeline(incarnation, views_of(records), records[0][6], records[-1][6], has_ended, detail)
 
 
-def asked_to_leave(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> set[int]:
-    """Members that faults asked to leave; `faults`: lines as in faults.jsonl."""
-    targets = {name for fault in faults if fault.get("kind") == "leave" for name in words.texts(fault.get("targets"))}
-    return {index for index, name in names.items() if name in targets}
+def asked_to_leave(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, int]:
+    """Time at which faults first asked each member to leave; `faults`: lines as in faults.jsonl."""
+    index = {name: member for member, name in names.items()}
+    found: dict[int, int] = {}
+    for fault in faults:
+        at_ns = fault.get("issued_ns")
+        if fault.get("kind") == "leave" and isinstance(at_ns, int):
+            for member in (index[name] for name in words.texts(fault.get("targets")) if name in index):
+                found[member] = min(found.get(member, at_ns), at_ns)
+    return found
 
 
 def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, list[int]]:

@@ -12,7 +12,7 @@ call of its own machine, and of a machine that has got a call of the joiner befo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from analysis.checks.calls import read_calls
@@ -36,7 +36,12 @@ class Owed(NamedTuple):
         return f"{who} lacks {names[origin]} (incarnation {incarnation}) #{number}"
 
 
-_LACKS = {Lack.VIEWS: "any view", Lack.VIEW: "the last view, of which it is a member", Lack.STATE: "the state"}
+_LACKS = {
+    Lack.VIEWS: "any view",
+    Lack.VIEW: "the last view, of which it is a member",
+    Lack.STATE: "the state",
+    Lack.PLACE: "a place in the last view, and was not told so",
+}
 
 
 def owed_calls(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
@@ -58,8 +63,10 @@ def _knows(records: Sequence[Raw], caller: Incarnation, joiner: Incarnation) -> 
     return caller == joiner or any(r[0] == Event.DELIVER and r[2:4] == joiner for r in records)
 
 
-def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
-    """Members that lack the last view or the state. `living`: records of the incarnations that ended in order, idle."""
-    for one in absent_at_the_end({incarnation: views_of(records) for incarnation, records in living.items()}):
+def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]], asked_to_leave: Collection[int]) -> Iterator[Owed]:
+    """Members that lack the last view, their place in it, or the state. `living`: records of the incarnations that
+    ended in order, idle; `asked_to_leave`: members."""
+    stopped = {incarnation: views_of(records) for incarnation, records in living.items()}
+    for one in absent_at_the_end(stopped, asked_to_leave):
         kind = Property.STATE_TRANSFER if one.lacks is Lack.STATE else Property.VIEW_AGREEMENT
         yield Owed(kind, one.incarnation, one.lacks)

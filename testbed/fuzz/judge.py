@@ -35,7 +35,7 @@ from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
 from testbed.fuzz.joiners import owed_calls, owed_in_last_view
-from testbed.fuzz.scenario import DRAIN_NS, Crash, Leave, Scenario, experiment_of, names_of
+from testbed.fuzz.scenario import DRAIN_NS, Crash, Scenario, experiment_of, names_of
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
 GROUP = 1
@@ -338,7 +338,9 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
     records = {incarnation.name: incarnation.records for incarnation in calm}
     reported: set[Property] = set()
-    missing = owed_in_last_view(records) if PROTOCOLS[scenario.protocol].has_views else owed_calls(records)
+    missing = owed_calls(records)
+    if PROTOCOLS[scenario.protocol].has_views:
+        missing = owed_in_last_view(records, _asked_to_leave(scenario, simulation))
     for one in missing:
         if one.kind not in reported and one.kind.value in PROTOCOLS[scenario.protocol].promises:
             reported.add(one.kind)
@@ -372,13 +374,13 @@ def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fall
     return len(kept) > 1 or any(ranks[one] < ranks[incarnation.member] for one in kept)
 
 
-def _asked_to_leave(scenario: Scenario) -> set[int]:
-    return {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
+def _asked_to_leave(scenario: Scenario, simulation: Simulation) -> dict[int, int]:
+    return membership.asked_to_leave(simulation.faults, names_of(scenario))
 
 
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Members that left without a fault that let them leave."""
-    asked = _asked_to_leave(scenario)
+    asked = _asked_to_leave(scenario, simulation)
     for incarnation in simulation.incarnations:
         last = incarnation.records[-1]
         if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
@@ -387,7 +389,8 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """The first change of view by less than a quorum, or beginning of another group."""
-    changes = membership.without_quorum(membership.timelines(_records_of(simulation)), _asked_to_leave(scenario))
+    timelines = membership.timelines(_records_of(simulation))
+    changes = membership.without_quorum(timelines, _asked_to_leave(scenario, simulation))
     for name, before, after in islice(changes, 1):
         how = f"began a group of its own with view {after.number}, after view {before.number}"
         if not after.is_beginning:

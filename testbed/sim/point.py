@@ -157,6 +157,7 @@ def _unexplained(
         crashed=(),  # only a fault ends a simulated node
         views=results["views"],
         calls=results["calls"],
+        start_ns=START_NS,
     )
 
 

@@ -19,7 +19,14 @@ from testbed.sim.point import measure
 from tests.analysis.runs import START_NS, MadeRun
 
 VIEWS: dict[str, Any] = {"without_quorum": [], "absent": [], "views": []}
-NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": VIEWS, "calls": None}
+NOTHING: dict[str, Any] = {
+    "excluded": {},
+    "left": {},
+    "crashed": (),
+    "views": VIEWS,
+    "calls": None,
+    "start_ns": START_NS,
+}
 N2, N3 = Incarnation(1, 1), Incarnation(2, 1)
 
 
@@ -80,20 +87,22 @@ SHORT = (
 )
 
 
-def view_without(gone: Iterable[str], kept: Iterable[str], *, joined: str = "", reason: str = "suspicion") -> Any:
+def view_without(
+    gone: Iterable[str], kept: Iterable[str], *, joined: str = "", reason: str = "suspicion", at_ms: float = 20e-6
+) -> Any:
     """Section `views` with one change."""
     parts = {"members": [*kept, *nodes(joined)], "joined": nodes(joined), "gone": gone}
     change = {name: [{"member": node, "incarnation": 1} for node in part] for name, part in parts.items()}
-    return VIEWS | {"views": [{"reason": reason, **change}]}
+    return VIEWS | {"views": [{"reason": reason, "first_ms": at_ms, **change}]}
 
 
 def nodes(numbers: str) -> list[str]:
     return [f"p1/n{number}" for number in numbers]
 
 
-def excluded_from(kept: str, reason: str = "suspicion", *, joined: str = "", gone: str = "2") -> dict[str, Any]:
+def excluded_from(kept: str, reason: str = "suspicion", *, gone: str = "2", **more: Any) -> dict[str, Any]:
     """The exclusion of p1/n2 from a view of the nodes `kept` and `gone`."""
-    views = view_without(nodes(gone), nodes(kept), joined=joined, reason=reason)
+    views = view_without(nodes(gone), nodes(kept), reason=reason, **more)
     return {"excluded": {N2: AT_NS}, "views": views}
 
 
@@ -185,7 +194,12 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (EXCLUDED | {"views": None}, [fault("pause", "p1/n2")], [NO_VIEW]),
         (EXCLUDED | {"views": VIEWS}, [fault("pause", "p1/n2")], [LEFT_OUT_OF_NONE]),
         (EXCLUDED | {"excluded": {N3: LATE}}, [fault("pause", "p1/n3")], [LEFT_OUT_OF_NONE.replace("n2", "n3")]),
-        (BOTH_EXCLUDED, [fault("pause", "p1/n3", at_ns=LATE)], [WAS_EXCLUDED]),
+        (
+            BOTH_EXCLUDED,
+            [fault("pause", "p1/n2")],
+            ["p1/n3 (incarnation 1) was excluded, which no fault of the run explains"],
+        ),
+        (excluded_from("134", at_ms=4e-6), [fault("pause", "p1/n2")], [WAS_EXCLUDED]),
         (LEFT, [fault("leave", "p1/n2")], []),
         (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
         (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
@@ -202,6 +216,7 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (absent("views"), [fault("crash", "p1/n2")], [ABSENT + "is in no view"]),
         (absent("view"), [], [ABSENT + "did not install view 3, of which it is a member"]),
         (absent("state"), [], [ABSENT + "did not get the state in view 3"]),
+        (absent("place"), [], [ABSENT + "is not in view 3, although it was not told that it had been excluded"]),
         (calls(given_up=3), [], [GIVEN_UP]),
         (calls(given_up=3), [fault("pause", "p1/n2")], []),
         (calls(given_up=3), [fault("restart", "p1/n2")], [GIVEN_UP]),
@@ -273,7 +288,12 @@ def test_the_faults_of_a_random_world_explain_its_exclusions(seed: int) -> None:
 
 def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> None:
     run = read_run(MadeRun(faults=[fault("pause", "p1/n2")]).write(tmp_path / "run"))
-    change = {"reason": "suspicion", "joined": [], "members": [{"member": "p1/n1", "incarnation": 1}]}
+    change = {
+        "reason": "suspicion",
+        "first_ms": 20e-6,
+        "joined": [],
+        "members": [{"member": "p1/n1", "incarnation": 1}],
+    }
     views = VIEWS | {"views": [change | {"gone": [{"member": "member 9", "incarnation": 1}]}]}
     doubts = unexplained(circumstances_of(run), **NOTHING | {"excluded": {Incarnation(9, 1): AT_NS}, "views": views})
     assert doubts == ["member 9 (incarnation 1) was excluded, which no fault of the run explains"]

@@ -18,7 +18,7 @@ from analysis.checks.properties import (
     Verdict,
 )
 from analysis.checks.views import read_views
-from collector.records import EndReason, Event, Level
+from collector.records import EndReason, Event, Level, ViewReason
 from tests.analysis import histories
 from tests.analysis.checks.comparisons import outcome
 from tests.analysis.checks.test_linear import assert_agreement
@@ -128,6 +128,14 @@ def joined() -> HistoryBuilder:
     return builder.install(2, A, B, C2)
 
 
+def passing_over(reason: ViewReason) -> HistoryBuilder:
+    """c is back in view 2, but not in view 3, which names it. View 4 has the reason."""
+    history = joined().state(C2, 2)
+    for one, number in ((A, 3), (B, 3), (A, 4), (B, 4), (C2, 4)):
+        history.author.install(one, number, ABC2, reason if number == 4 else ViewReason.LEAVE)
+    return history.deliver(ABC2, "a2")
+
+
 def contradicting() -> HistoryBuilder:
     """c delivers in another order before it delivers what nobody else has; the others go on without it."""
     return founded().deliver((A, B), "a1", "b1").deliver(C, "b1", "a1", "c1").install(2, A, B)
@@ -158,9 +166,14 @@ BROKEN: dict[str, tuple[PlainHistory, tuple[Property, ...], str]] = {
         "one view with different members: p1/a installs view 2 of p1/a, p1/b; p1/b installs view 2 of p1/b, p1/a",
     ),
     "views do not ascend": (
-        founded().install(3, A, B).install(2, A, B).stop(A, B),
+        founded().install(3, A, B).install(1, *ABC).stop(A, B),
         (AGREEMENT,),
         "the numbers of its views do not ascend: p1/a installs view 3",
+    ),
+    "a view is passed over by a joiner that it names": (
+        passing_over(ViewReason.SUSPICION).stop(*ABC2),
+        (AGREEMENT,),
+        "a view that names it is passed over: p1/c (incarnation 2) installs view 2",
     ),
     "a view without the incarnation that installs it": (
         disputed(2, (C, [A, B])).install(2, A, B).stop(A, B),
@@ -280,6 +293,7 @@ AHEAD = founded().deliver(AB, "a1", "a2", "b1").deliver(C, "a1", "c1", "b1", "a2
 
 RIGHT: dict[str, PlainHistory] = {
     "a crash cuts a view off": cut_off(founded().install(2, A, B, C)).author.history,
+    "after a lost quorum a view is passed over": passing_over(ViewReason.RESTORED).stop(*ABC2),
     "what only the excluded had delivered comes again in the next view": (
         founded().deliver(C, "a1").install(2, A, B).deliver(AB, "a1").note(C, Event.ENDED).stop(A, B)
     ),

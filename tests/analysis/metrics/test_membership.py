@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,7 +24,10 @@ MS = 1_000_000
 
 
 def membership_of(
-    history: PlainHistory, tmp_path: Path, struck_ns: dict[int, list[int]] | None = None, leavers: Collection[int] = ()
+    history: PlainHistory,
+    tmp_path: Path,
+    struck_ns: dict[int, list[int]] | None = None,
+    leavers: Mapping[int, int] = MappingProxyType({}),
 ) -> Any:
     """Each nanosecond of the history becomes a millisecond. The table and the hosts' records give the same section."""
     slow = {incarnation: [r._replace(at_ns=r.at_ns * MS) for r in records] for incarnation, records in history.items()}
@@ -105,11 +109,13 @@ def test_faults_strike_who_they_name_and_cuts_everybody() -> None:
 
 def test_members_that_a_fault_asks_to_leave() -> None:
     faults: list[dict[str, Any]] = [
-        {"kind": "leave", "targets": ["p1/b"]},
+        {"kind": "leave", "targets": ["p1/b"], "issued_ns": 7},
+        {"kind": "leave", "targets": ["p1/b"], "issued_ns": 5},
+        {"kind": "leave", "targets": ["p1/a"]},
         {"kind": "crash", "targets": ["p1/a"]},
         {"kind": "leave", "targets": 7},
     ]
-    assert asked_to_leave(faults, {0: "p1/a", 1: "p1/b"}) == {1}
+    assert asked_to_leave(faults, {0: "p1/a", 1: "p1/b"}) == {1: 5}
 
 
 def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
@@ -122,19 +128,23 @@ def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reason", "end", "leavers", "is_named"),
     [
-        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), (), False),
-        (ViewReason.LEAVE, None, (B.member,), False),
-        (ViewReason.SUSPICION, None, (B.member,), False),
-        (ViewReason.LEAVE, None, (A.member,), True),
-        (ViewReason.BAD_PAIR, (Event.ENDED, EndReason.EXCLUDED), (), False),
-        (ViewReason.BAD_PAIR, None, (), True),
-        (ViewReason.SUSPICION, (Event.ENDED, EndReason.EXCLUDED), (), True),
+        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {B.member: 0}, False),
+        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {}, True),
+        (ViewReason.LEAVE, None, {B.member: 0}, False),
+        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {B.member: 2_000 * MS}, True),
+        (ViewReason.SUSPICION, None, {B.member: 0}, False),
+        (ViewReason.LEAVE, None, {A.member: 0}, True),
+        (ViewReason.BAD_PAIR, (Event.ENDED, EndReason.EXCLUDED), {}, False),
+        (ViewReason.BAD_PAIR, None, {}, True),
+        (ViewReason.SUSPICION, (Event.ENDED, EndReason.EXCLUDED), {}, True),
+        (ViewReason.RESTORED, None, {}, False),
+        (ViewReason.RESTORED, (Event.ENDED, EndReason.EXCLUDED), {}, True),
     ],
 )
 def test_members_that_may_have_promised_and_were_left_out_are_of_the_quorum(
-    reason: ViewReason, end: tuple[Event, EndReason] | None, leavers: tuple[int, ...], is_named: bool, tmp_path: Path
+    reason: ViewReason, end: tuple[Event, EndReason] | None, leavers: dict[int, int], is_named: bool, tmp_path: Path
 ) -> None:
-    """The other member of three crashed in the first view."""
+    """The other member of three crashed in the first view, and b, too, if it has no end."""
     history = HistoryBuilder().install(1, A, B, C)
     history.author.install(A, 2, [A], reason)
     if end is not None:

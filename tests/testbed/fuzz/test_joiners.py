@@ -59,7 +59,7 @@ class IdleJoiner(LoneJoiner):
     [
         (GroupCore, set()),
         (DeafJoiner, {("agreement", "")}),
-        (LoneJoiner, {("quorum", "")}),
+        (LoneJoiner, {("quorum", ""), ("view_agreement", "joiner")}),
         (IdleJoiner, {("view_agreement", "joiner")}),
     ],
 )
@@ -79,7 +79,8 @@ def lacking(builder: HistoryBuilder, *ended: Incarnation) -> list[str]:
     """Missing deliveries of the incarnations that ended in order."""
     history = raw(builder.stop(*ended))
     return [
-        one.sentence(NAMES) for one in owed_in_last_view({incarnation: history[incarnation] for incarnation in ended})
+        one.sentence(NAMES)
+        for one in owed_in_last_view({incarnation: history[incarnation] for incarnation in ended}, ())
     ]
 
 
@@ -96,7 +97,7 @@ def test_correct_runs_with_views_owe_nothing() -> None:
     for seed in range(40):
         history = raw(histories.in_views(seed))
         ended = {incarnation: records for incarnation, records in history.items() if records[-1][0] == Event.STOP}
-        assert not list(owed_in_last_view(ended)), seed
+        assert not list(owed_in_last_view(ended, ())), seed
 
 
 def test_a_joiner_needs_the_state() -> None:
