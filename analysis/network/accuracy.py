@@ -207,6 +207,7 @@ def judge(realised: Realised) -> Remark:
         *_bursts(realised.losses, realised.asked),
         *_duplicates(realised.losses, realised),
         *_rate(realised),
+        *_cuts(realised),
         *_company(realised),
     ]
     verdict = merge(remark.verdict for remark in remarks)
@@ -411,6 +412,11 @@ def _rate(realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.UNKNOWN, "the rate was never reached, so it was not tested")
     elif abs(realised.rate_bps / asked_bps - 1) > RATE_TOLERANCE:
         yield Remark(Verdict.FAIL, f"the rate is {realised.rate_bps:.0f} bit/s, {asked_bps} bit/s was asked")
+
+
+def _cuts(realised: Realised) -> Iterator[Remark]:
+    if realised.untested_cuts:
+        yield Remark(Verdict.PASS, f"no frame met {realised.untested_cuts} of {realised.cuts} cuts")
 
 
 def _company(realised: Realised) -> Iterator[Remark]:

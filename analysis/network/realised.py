@@ -42,6 +42,9 @@ WITNESS_NS = 1_000_000
 """The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
 seen."""
 
+CLOCKS_NS = 1_000_000
+"""Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
+
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
 
@@ -141,6 +144,9 @@ class Realised:
     """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
     """Frames that passed a cut."""
+    cuts: int
+    untested_cuts: int
+    """Cuts that no frame met."""
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
     """Rests of the paths by which delays and losses were measured; none if all are clear."""
@@ -165,6 +171,8 @@ class _Interval:
     asked: Impairment
     parts: list[_Part] = field(default_factory=list)
     leaked: int = 0
+    met: dict[int, int] = field(default_factory=dict)
+    """Frames that met each cut, by its start."""
 
 
 def measure(
@@ -180,11 +188,18 @@ def measure(
         if end > first_ns and start < last_ns
     ]
     for peer, own in _by_peer(samples):
+        cut_ns: int | None = None
         for span, valid_from, valid_until in _valid(_pair_spans(network, element, peer), last_ns):
+            cut_ns = None if not span.path.is_cut else span.from_ns if cut_ns is None else cut_ns
             rows = slice(*np.searchsorted(own.sent_ns, (valid_from, valid_until)))
             interval = next((i for i in intervals if i.from_ns < span.until_ns and span.from_ns < i.until_ns), None)
-            if interval is not None and rows.stop > rows.start:
-                _take(interval, own.select(rows), span.path, element)
+            if interval is None:
+                continue
+            if cut_ns is not None:
+                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns))
+            elif rows.stop > rows.start and not span.path.is_receiver_down:
+                part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
+                interval.parts.append(part)
     return [_realised(interval, element, stalls) for interval in intervals]
 
 
@@ -254,12 +269,16 @@ def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int
         settled_ns = longest_ns
 
 
-def _take(interval: _Interval, samples: Samples, path: Path, element: Element) -> None:
-    if path.is_cut:
-        # The key of a damaged frame may be that of a datagram that the cut stopped.
-        interval.leaked += int(((samples.arrive_ns != NEVER) & (samples.damage != DAMAGED)).sum())
-    elif not path.is_receiver_down:
-        interval.parts.append(_Part(samples=samples, rest=path.without(element), path=path))
+def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int) -> None:
+    """Frames of one sender that met a cut: sent after it took effect, and due before its end was issued. None of them
+    may arrive before that end.
+    """
+    sent = own.select(slice(np.searchsorted(own.sent_ns, span.from_ns + CLOCKS_NS), None))
+    has_arrived = (sent.arrive_ns != NEVER) & (sent.arrive_ns < until_ns - CLOCKS_NS)
+    # The key of a damaged frame may be that of a datagram that the cut stopped.
+    interval.leaked += int((has_arrived & (sent.damage != DAMAGED)).sum())
+    met = int(np.searchsorted(sent.sent_ns, until_ns - CLOCKS_NS - span.path.delay_ns))
+    interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
 
 
 def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
@@ -283,6 +302,8 @@ def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
         losses=_losses(loss_parts, interval.asked),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
+        cuts=len(interval.met),
+        untested_cuts=sum(not met for met in interval.met.values()),
         delay_rests=_rests(delay_parts),
         loss_rests=_rests(loss_parts),
     )

@@ -668,11 +668,48 @@ def test_frames_behind_a_cut_are_not_lost_but_cut() -> None:
     assert (losses_of(found).frames, losses_of(found).lost, found.leaked) == (480, 0, 0)
 
 
-def test_a_cut_that_leaks_fails() -> None:
-    (found,) = to_n2(sent(1000), CLEAR, CUT)
+def cut_for(lasts_ms: int) -> tuple[RecordedFault, RecordedFault]:
+    """A cut from 500 ms on, which takes effect after 2 ms, and its end."""
+    begin = change("cut", 500 * MS, 2 * MS, pairs=(("p1/n1", "p1/n2"),), until_id=1)
+    return begin, replace(change("heal", (500 + lasts_ms) * MS, 2 * MS), id=1, is_end=True)
 
-    assert found.leaked == 480
-    assert accuracy.judge(found) == (FAIL, "480 frames passed a cut")
+
+@pytest.mark.parametrize(
+    ("lasts_ms", "delay_ms", "every_ms", "stops", "expected"),
+    [
+        (38, 0, 1, False, (FAIL, "34 frames passed a cut")),
+        (235, 100, 1, False, (FAIL, "131 frames passed a cut")),
+        (235, 100, 1, True, (PASS, "")),
+        (38, 100, 1, False, (PASS, "no frame met 1 of 1 cuts")),
+        (38, 0, 200, False, (PASS, "no frame met 1 of 1 cuts")),
+        (3, 0, 1, False, (PASS, "no frame met 1 of 1 cuts")),
+        (38, 0, 1, True, (PASS, "")),
+    ],
+    ids=[
+        "a short cut that leaks",
+        "a cut little longer than the delay that leaks",
+        "the same, and nothing passes",
+        "a cut shorter than the delay",
+        "no frame was sent",
+        "a cut as short as the clocks may run apart",
+        "nothing passes a short cut",
+    ],
+)
+def test_a_cut_lets_no_frame_pass_while_it_lasts(
+    lasts_ms: int, delay_ms: int, every_ms: int, stops: bool, expected: tuple[Verdict, str]
+) -> None:
+    """Frames that arrive before the cut or after it began to end are none of its."""
+    asked = Impairment(delay_ns=delay_ms * MS)
+    frames = sent(2000 // every_ms + 300, every_ns=every_ms * MS, delay_ns=delay_ms * MS + 100_000)
+    is_cut = (frames.sent_ns >= 502 * MS) & (frames.sent_ns < (502 + lasts_ms) * MS)
+    (found,) = to_n2(lose(frames, is_cut & stops), asked, *cut_for(lasts_ms))
+
+    assert accuracy.judge(found) == expected
+
+
+def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
+    (found,) = to_n2(sent(1000), CLEAR, CUT)
+    assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
 
 
 def test_a_damaged_frame_with_the_key_of_one_behind_a_cut_is_no_leak() -> None:
