@@ -10,7 +10,7 @@ delay, its losses from the losses. Samples sent while an element on their path w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -29,6 +29,9 @@ NEVER = -1
 NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
 """Damage of an arrival."""
 NO_STALLS: Ints = np.empty((0, 3), np.int64)
+ELSEWHERE: Element = ("", "")
+"""All links and shared media."""
+NO_DROPS: Mapping[Element, int] = {}
 ENOUGH_FRAMES = 200
 """Fewest frames for which an element is measured alone, or judged."""
 
@@ -122,6 +125,8 @@ class Losses(NamedTuple):
     bursts: int
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
+    low_without_drops: float | None
+    """As `low`, of four deviations, if all frames that queues on the way dropped were none of them; None: not known."""
     duplicated: int
     """Frames of which more than one copy arrived."""
     is_rest_missing: bool
@@ -176,11 +181,19 @@ class _Interval:
 
 
 def measure(
-    network: Network, element: Element, samples: Samples, *, first_ns: int, last_ns: int, stalls: Ints = NO_STALLS
+    network: Network,
+    element: Element,
+    samples: Samples,
+    *,
+    first_ns: int,
+    last_ns: int,
+    stalls: Ints = NO_STALLS,
+    queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> list[Realised]:
     """One result per interval in which the element did not change, within `first_ns` and `last_ns` of the capture.
 
-    `stalls`: result of `stalls_with_backlog`.
+    `stalls`: result of `stalls_with_backlog`; `queue_drops`: frames that the queues of ports dropped, and those of
+    ELSEWHERE, where that is known.
     """
     intervals = [
         _Interval(max(start, first_ns), min(end, last_ns), asked)
@@ -200,7 +213,7 @@ def measure(
             elif rows.stop > rows.start and not span.path.is_receiver_down:
                 part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
                 interval.parts.append(part)
-    return [_realised(interval, element, stalls) for interval in intervals]
+    return [_realised(interval, element, stalls, queue_drops) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -281,7 +294,7 @@ def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_
     interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
 
 
-def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
+def _realised(interval: _Interval, element: Element, stalls: Ints, queue_drops: Mapping[Element, int]) -> Realised:
     parts = interval.parts
     if element[0] == Direction.FROM_NODE.value:
         parts = _one_receiver_each(parts)
@@ -299,7 +312,7 @@ def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
         asked=interval.asked,
         delays=_delays(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, interval.asked),
+        losses=_losses(loss_parts, interval.asked, queue_drops),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
@@ -408,7 +421,7 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
     return np.asarray(values[part.samples.arrive_ns != NEVER])
 
 
-def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
+def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int]) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
         return None
@@ -421,6 +434,9 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
     bursty = [one for part in parts for _, one in part.rest.elements]
     trials = min(independent_trials(frames, one) for one in (asked, *bursty))
     low, high = wilson(lost * trials / frames, trials)
+    dropped = _dropped(parts, queue_drops)
+    others = 0 if dropped is None else max(0, lost - dropped)
+    least, _ = wilson(others * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     _, most = wilson(lost * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     return Losses(
         frames=frames,
@@ -430,10 +446,22 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
         high=_own_share(high, survival),
         bursts=bursts,
         burst_frames=lost / bursts if bursts else None,
+        low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials),
     )
+
+
+def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int | None:
+    """Most of these frames that queues on their way dropped; None: a queue was not counted."""
+    queues = {
+        element if element[0] in (Direction.TO_NODE.value, Direction.FROM_NODE.value) else ELSEWHERE
+        for path in {part.path for part in parts}
+        for element, one in path.elements
+        if one.rate_bps is not None
+    } | {ELSEWHERE for part in parts if part.path.buses}
+    return None if queues - queue_drops.keys() else sum(queue_drops[queue] for queue in queues)
 
 
 def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:

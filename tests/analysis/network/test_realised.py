@@ -16,6 +16,7 @@ from analysis.checks.properties import Verdict
 from analysis.network import accuracy
 from analysis.network.realised import (
     DAMAGED,
+    ELSEWHERE,
     INTACT,
     NEVER,
     NOT_KNOWN,
@@ -66,6 +67,10 @@ def sent(
 
 def arriving(samples: Samples, arrive_ns: npt.NDArray[np.int64]) -> Samples:
     return replace(samples, arrive_ns=arrive_ns, copies=(arrive_ns != NEVER).astype(np.int64))
+
+
+def replace_peer(samples: Samples, peer: int) -> Samples:
+    return replace(samples, peer=np.full(len(samples), peer, np.int64))
 
 
 def lose(samples: Samples, is_lost: npt.NDArray[np.bool_]) -> Samples:
@@ -545,11 +550,52 @@ def test_duplicates_beside_bursts_are_their_share_of_the_frames() -> None:
 
 
 def test_the_rate_of_an_overrun_queue_is_measured_while_it_is_busy() -> None:
-    (found,) = to_n2(overrun(1_000_000), NARROW)
+    (found,) = to_n2(overrun(1_000_000), NARROW, queue_drops={N2: 300})
 
     assert found.rate_bps == pytest.approx(1_000_000, rel=1e-6)
     text = "waiting in a queue is part of the delay; a queue dropped more than the asked loss"
     assert accuracy.judge(found) == (PASS, text)
+
+
+UNDROPPED = "33.3 % of the frames were lost, 0 % was asked"
+
+
+@pytest.mark.parametrize(
+    ("drops", "expected", "text"),
+    [
+        ({N2: 300}, PASS, "waiting in a queue is part of the delay; a queue dropped more than the asked loss"),
+        ({N2: 301}, PASS, "waiting in a queue is part of the delay; a queue dropped more than the asked loss"),
+        ({N2: 299}, FAIL, UNDROPPED),
+        ({N2: 0}, FAIL, UNDROPPED),
+        ({N2: 0, ELSEWHERE: 300, ("to-node", "p1/n3"): 300}, FAIL, UNDROPPED),
+        ({}, UNKNOWN, "what queues dropped was not counted, so losses are not judged"),
+    ],
+    ids=["as many", "some before", "one fewer", "none", "in other queues", "not counted"],
+)
+def test_a_queue_excuses_the_losses_that_the_kernel_counted(
+    drops: dict[Element, int], expected: Verdict, text: str
+) -> None:
+    (found,) = to_n2(overrun(1_000_000), NARROW, queue_drops=drops)
+
+    assert losses_of(found).lost == 300
+    assert accuracy.judge(found) == (expected, text)
+
+
+@pytest.mark.parametrize(("dropped", "expected"), [(300, PASS), (200, FAIL)])
+def test_a_neighbour_of_a_queue_is_excused_by_the_drops_of_that_queue(dropped: int, expected: Verdict) -> None:
+    asked = {"p1/n2": {"to-node": NARROW}}
+    (found,) = at(("from-node", "p1/n1"), replace_peer(overrun(1_000_000), 1), asked, queue_drops={N2: dropped})
+
+    assert accuracy.judge(found).verdict is expected
+
+
+@pytest.mark.parametrize(("dropped", "expected"), [(80, PASS), (0, FAIL)])
+def test_what_a_shared_medium_dropped_is_counted_elsewhere(dropped: int, expected: Verdict) -> None:
+    frames = lose(sent(1000), np.arange(1000) % 25 == 0)
+    network = build(load.loads("name: b\npartitions:\n  p1: {nodes: 2, bus: {rate: 10 Mbit/s}}\n"), {}, ())
+    (found,) = measure(network, N2, frames, first_ns=-1, last_ns=LAST_NS, queue_drops={ELSEWHERE: dropped})
+
+    assert accuracy.judge(found).verdict is expected
 
 
 def test_each_interval_of_one_impairment_is_a_result_and_changes_are_left_out() -> None:
