@@ -187,6 +187,8 @@ LEAST_SKIPPED = 0.9
 RATE_TOLERANCE = 0.05
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
+ONE_SIDED = 3.2e-5
+"""Chance of more than four deviations in one direction."""
 STALLED_RATIO = 0.1
 """Largest part of an interval's frames that stalls may delay: beyond it the others are no fair sample."""
 
@@ -211,6 +213,7 @@ def judge(realised: Realised) -> Remark:
         *_loss(realised.losses, realised),
         *_corruption(realised.losses, realised),
         *_bursts(realised.losses, realised.asked),
+        *_independence(realised.losses, realised),
         *_duplicates(realised.losses, realised),
         *_rate(realised),
         *_cuts(realised),
@@ -396,6 +399,42 @@ def _bursts(losses: Losses, asked: Impairment) -> Iterator[Remark]:
     spread = Z99 * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean
     if abs(losses.burst_frames - mean) > spread:
         yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:g} was asked")
+
+
+def _independence(losses: Losses, realised: Realised) -> Iterator[Remark]:
+    """Independent losses that came in fewer, longer runs than chance explains. Frames of different chances may, too."""
+    asked = realised.asked
+    if not 0.0 < asked.loss_ratio < 1.0 or asked.loss_burst_frames > 1.0:
+        return
+    rests = [[one for _, one in rest.elements] for rest in realised.loss_rests]
+    chances = {tuple((one.loss_ratio, one.duplicate_ratio, one.corrupt_ratio) for one in rest) for rest in rests}
+    is_bursty = any(one.loss_burst_frames > 1.0 for rest in rests for one in rest)
+    if is_bursty or len(chances) > 1 or _has_queue(realised.loss_rests, asked):
+        yield Remark(Verdict.PASS, "whether losses were independent is not judged")
+        return
+    expected = losses.lost * (losses.frames - losses.lost + 1) / losses.frames
+    is_fewer = losses.bursts * (1 + BURST_TOLERANCE) < expected
+    if is_fewer and _chance_of_runs(losses.bursts, losses.lost, losses.frames) < ONE_SIDED:
+        yield Remark(
+            Verdict.FAIL, f"{losses.lost} losses came in {losses.bursts} runs, independent ones in some {expected:.0f}"
+        )
+
+
+def _chance_of_runs(runs: int, lost: int, frames: int) -> float:
+    """Chance of so few runs, if any `lost` of the frames are lost: C(lost - 1, r - 1) C(kept + 1, r) / C(frames, lost),
+    summed over r <= runs (Wald and Wolfowitz).
+    """
+    kept = frames - lost
+    logarithm = _log_choose(lost - 1, runs - 1) + _log_choose(kept + 1, runs) - _log_choose(frames, lost)
+    term, total = 1.0, 0.0
+    for r in range(runs, 0, -1):
+        total += term
+        term *= (r - 1) * r / ((lost - r + 1) * (kept + 2 - r))
+    return total * math.exp(logarithm)
+
+
+def _log_choose(of: int, chosen: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
 
 
 def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:

@@ -83,7 +83,7 @@ def lossy(count: int, loss: float, seed: int) -> Samples:
 
 def damaged(part: float, *, lost: float = 0.0) -> Samples:
     """10,000 frames, of which these parts arrive damaged and not at all."""
-    place = np.arange(10_000) % 100
+    place = RNG(14).permutation(10_000) % 100
     samples = replace(sent(10_000), damage=np.where(place < 100 * part, DAMAGED, INTACT).astype(np.int8))
     return lose(samples, place >= 100 * (1 - lost))
 
@@ -321,6 +321,36 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         PASS,
         UNRECOGNISABLE,
     ),
+    "an outage in place of independent losses": (
+        lose(sent(1000), np.arange(1000) < 100),
+        Impairment(loss_ratio=0.1),
+        FAIL,
+        "100 losses came in 1 runs, independent ones in some 90",
+    ),
+    "bursts of ten in place of independent losses": (
+        lose(sent(1000), np.arange(1000) % 100 < 10),
+        Impairment(loss_ratio=0.1),
+        FAIL,
+        "100 losses came in 10 runs, independent ones in some 90",
+    ),
+    "bursts of two in place of independent losses": (
+        lose(sent(4000), np.arange(4000) % 20 < 2),
+        Impairment(loss_ratio=0.1),
+        FAIL,
+        "400 losses came in 200 runs, independent ones in some 360",
+    ),
+    "pairs of losses as chance brings them": (
+        lose(sent(10_000), np.isin(np.arange(10_000), (7, 8, 100, 5000))),
+        Impairment(loss_ratio=0.0005),
+        PASS,
+        "",
+    ),
+    "an outage at a port with a queue": (
+        lose(sent(1000), np.arange(1000) < 100),
+        Impairment(loss_ratio=0.1, rate_bps=10**9),
+        UNKNOWN,
+        "the rate was never reached, so it was not tested",
+    ),
     "single losses instead of bursts": (
         lossy(40_000, 0.1, 6),
         BURSTY,
@@ -496,6 +526,34 @@ def test_jitter_is_the_standard_deviation() -> None:
     (found,) = to_n2(sent(3000, delay_ns=RNG(2).integers(3 * MS, 7 * MS, 3000)), JITTERED)
 
     assert delays_of(found).jitter_ns == pytest.approx(2 * MS / math.sqrt(3), rel=0.05)
+
+
+@pytest.mark.parametrize("loss", [0.002, 0.1, 0.5, 0.9])
+def test_independent_losses_are_hardly_ever_taken_for_bursts(loss: float) -> None:
+    """3,000 networks; the mean of a chance that is below x as often as x is one half, or more where runs are few."""
+    chances = []
+    for seed in range(3000):
+        is_lost = RNG(seed).random(500) < loss
+        runs, lost = int((is_lost & ~np.append(False, is_lost[:-1])).sum()), int(is_lost.sum())
+        if lost:
+            chances.append(accuracy._chance_of_runs(runs, lost, 500))
+
+    for level in (0.1, 0.01, 0.001):
+        most = level + 4 * math.sqrt(level / len(chances))
+        assert np.mean(np.array(chances) < level) < most
+    assert min(chances) > accuracy.ONE_SIDED
+
+
+def test_losses_of_senders_with_different_losses_are_not_called_independent_or_not() -> None:
+    """A lossy sender is followed by a clear one, so the port's losses come together."""
+    asked = {"p1/n1": {"from-node": Impairment(loss_ratio=0.4)}, "p1/n2": {"to-node": Impairment(loss_ratio=0.1)}}
+    asked["p1/n3"] = {"from-node": Impairment(loss_ratio=0.01)}
+    frames = [lose(sent(2000), RNG(1).random(2000) < 0.46), sent(2000, peer=2, start_ns=2000 * MS)]
+    frames[1] = lose(frames[1], RNG(2).random(2000) < 0.109)
+    (found,) = at(N2, together(*frames), asked)
+    text = "whether losses were independent is not judged; measured together with p1/n1 from-node, p1/n3 from-node"
+
+    assert accuracy.judge(found) == (PASS, text)
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.1, 0.5])
