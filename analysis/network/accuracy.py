@@ -24,9 +24,11 @@ from analysis.network import asked_delays, pairing
 from analysis.network.realised import (
     EARLY_NS,
     ENOUGH_FRAMES,
+    FROM_NODE,
     LATE_NS,
     NO_DROPS,
     NO_STALLS,
+    TO_NODE,
     Z99,
     Delays,
     Ints,
@@ -38,19 +40,17 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import Element, Network
+from analysis.requested_network import LONGEST_JITTERS, Element, Network
 from analysis.requested_network import Path as NetworkPath
 from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
-from topologies.model import Direction, Impairment
+from topologies.model import Impairment
 
 CANDIDATES = 16
 """Most receivers that are considered for the measurement of a sender."""
 REFERENCES = 2
 FRAMES_PER_TASK = 4_000_000
 """About the most frames that a task may hold in memory: some hundred MB."""
-
-TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
 LinkRow = dict[str, Any]
 
@@ -233,9 +233,8 @@ def _delay(realised: Realised) -> Iterator[Remark]:
         if realised.asked.loss_ratio < 1.0:
             yield Remark(Verdict.UNKNOWN, "no frame arrived, so no delay could be measured")
         return
-    early, late = list(_early(delays, realised)), list(_late(delays, realised))
-    if _has_queue(realised.delay_rests, realised.asked):
-        late = [Remark(Verdict.PASS, "waiting in a queue is part of the delay")]
+    lateness = _overlong if _has_queue(realised.delay_rests, realised.asked) else _late
+    early, late = list(_early(delays, realised)), list(lateness(delays, realised))
     yield from early
     if stalled is None or all(remark.verdict is not Verdict.FAIL for remark in late):
         yield from late
@@ -245,7 +244,7 @@ def _delay(realised: Realised) -> Iterator[Remark]:
             f"{stalled.frames} of {delays.frames} frames met stalls of the machine, of"
             f" {_ms(stalled.longest_ns)} at most; beyond {_percent(STALLED_RATIO)} nothing can be told",
         )
-    elif any(remark.verdict is Verdict.FAIL for remark in _late(stalled.others, realised)):
+    elif any(remark.verdict is Verdict.FAIL for remark in lateness(stalled.others, realised)):
         yield from late
     else:
         yield Remark(
@@ -280,6 +279,26 @@ def _late(delays: Delays, realised: Realised) -> Iterator[Remark]:
             wanted_ns = max(asked_delays.quantile_ns(asked, rest, level) for rest in rests)
             yield Remark(Verdict.FAIL, f"{name} is {_ms(value_ns)}, {_ms(wanted_ns)} was asked")
             return
+
+
+def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
+    """Waiting in a queue is real delay, but no longer than the queue. Its drops change quantiles, so jitter counts in
+    full.
+    """
+    asked, rests = realised.asked, realised.delay_rests
+    if asked.rate_bps is None or any(rest.has_queue for rest in rests):
+        medium = ", and the shared medium is not judged" if any(rest.buses for rest in rests) else ""
+        own = "" if asked.rate_bps is None else ", and the length of one of several queues is not judged"
+        yield Remark(Verdict.PASS, f"waiting in a queue is part of the delay{own}{medium}")
+        return
+    wait_ns = (1 + RATE_TOLERANCE) * realised.longest_wait_ns
+    most_ns = asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised) + wait_ns
+    if delays.p99_ns > most_ns + TAIL_ABOVE_NS:
+        yield Remark(
+            Verdict.FAIL, f"p99 of the delay is {_ms(delays.p99_ns)}, with a full queue it is {_ms(most_ns)} at most"
+        )
+    else:
+        yield Remark(Verdict.PASS, "waiting in a queue is part of the delay")
 
 
 def _quantiles(delays: Delays) -> Iterator[tuple[str, float, float]]:

@@ -18,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.network import asked_delays
-from analysis.requested_network import Element, Network, Path, Span
+from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
 NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
 """Damage of an arrival."""
@@ -145,6 +146,8 @@ class Realised:
     delays: Delays | None
     stalled: Stalled | None
     losses: Losses | None
+    longest_wait_ns: int
+    """In its own queue, behind as many frames of the largest size as it may hold, and one more."""
     rate_bps: float | None
     """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
@@ -213,7 +216,9 @@ def measure(
             elif rows.stop > rows.start and not span.path.is_receiver_down:
                 part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
                 interval.parts.append(part)
-    return [_realised(interval, element, stalls, queue_drops) for interval in intervals]
+    # Trace frames pass the sender's queue, too, and are no samples.
+    largest_bytes = max([int(samples.length.max(initial=1)), *([FRAME_BYTES] if element[0] == FROM_NODE else [])])
+    return [_realised(interval, element, largest_bytes, stalls, queue_drops) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -270,7 +275,7 @@ def _by_peer(samples: Samples) -> Iterator[tuple[int, Samples]]:
 def _pair_spans(network: Network, element: Element, peer: int) -> list[Span]:
     direction, node = element
     other = network.node_name(peer)
-    return network.spans(other, node) if direction == Direction.TO_NODE.value else network.spans(node, other)
+    return network.spans(other, node) if direction == TO_NODE else network.spans(node, other)
 
 
 def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int]]:
@@ -294,9 +299,11 @@ def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_
     interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
 
 
-def _realised(interval: _Interval, element: Element, stalls: Ints, queue_drops: Mapping[Element, int]) -> Realised:
+def _realised(
+    interval: _Interval, element: Element, largest_bytes: int, stalls: Ints, queue_drops: Mapping[Element, int]
+) -> Realised:
     parts = interval.parts
-    if element[0] == Direction.FROM_NODE.value:
+    if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
@@ -313,6 +320,7 @@ def _realised(interval: _Interval, element: Element, stalls: Ints, queue_drops: 
         delays=_delays(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked, queue_drops),
+        longest_wait_ns=_longest_wait_ns(interval.asked, largest_bytes),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
@@ -456,7 +464,7 @@ def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Elem
 def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int | None:
     """Most of these frames that queues on their way dropped; None: a queue was not counted."""
     queues = {
-        element if element[0] in (Direction.TO_NODE.value, Direction.FROM_NODE.value) else ELSEWHERE
+        element if element[0] in (TO_NODE, FROM_NODE) else ELSEWHERE
         for path in {part.path for part in parts}
         for element, one in path.elements
         if one.rate_bps is not None
@@ -488,6 +496,11 @@ def _least_lost(part: _Part) -> float:
 def _own_share(loss: float, survival: float) -> float:
     """An element's own share of a loss, when the rest of the path lets the part `survival` of the frames through."""
     return min(1.0, max(0.0, 1.0 - (1.0 - loss) / survival)) if survival > 0 else 0.0
+
+
+def _longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
+    one_more = 0 if asked.rate_bps is None else largest_bytes * 8 * 10**9 // asked.rate_bps
+    return queue_ns(asked, largest_bytes) + one_more
 
 
 def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:

@@ -133,13 +133,13 @@ def gilbert_elliott(frames: int, loss: float, burst: float, seed: int) -> npt.ND
     return states
 
 
-def overrun(rate_bps: float) -> Samples:
+def overrun(rate_bps: float, queue: int = 20) -> Samples:
     """Bursts of 30 frames, 4.8 ms each at 1 Mbit/s, with long pauses, into a tail-drop queue of 20 frames."""
     samples = together(*(sent(30, start_ns=burst * 400 * MS, every_ns=100_000) for burst in range(30)))
     free_ns, waiting, arrive = 0.0, list[float](), list[int]()
     for sent_ns, length in zip(samples.sent_ns.tolist(), samples.length.tolist(), strict=True):
         waiting = [end for end in waiting if end > sent_ns]
-        if len(waiting) >= 20:
+        if len(waiting) >= queue:
             arrive.append(NEVER)
             continue
         free_ns = max(free_ns, sent_ns) + length * 8e9 / rate_bps
@@ -615,6 +615,54 @@ def test_the_rate_of_an_overrun_queue_is_measured_while_it_is_busy() -> None:
     assert accuracy.judge(found) == (PASS, text)
 
 
+WAITED = "waiting in a queue is part of the delay"
+TOO_LONG = "p99 of the delay is 141.100 ms, with a full queue it is 105.840 ms at most"
+QUEUED = {"from-node": replace(NARROW, rate_bps=10_000_000)}
+
+
+@pytest.mark.parametrize(
+    ("port", "asked", "queue", "expected"),
+    [
+        (N2, {"p1/n2": {"to-node": NARROW}}, 20, (PASS, f"{WAITED}; a queue dropped more than the asked loss")),
+        (N2, {"p1/n2": {"to-node": NARROW}}, 30, (FAIL, TOO_LONG)),
+        (N2, {"p1/n2": {"to-node": Impairment(rate_bps=10**6, queue_bytes=12_000)}}, 30, (FAIL, TOO_LONG)),
+        (N2, {"p1/n2": {"to-node": Impairment(rate_bps=10**6, queue_bytes=18_000)}}, 30, (PASS, WAITED)),
+        (N2, {"p1/n2": {"to-node": Impairment(rate_bps=10**6)}}, 30, (PASS, WAITED)),
+        (
+            N2,
+            {"p1/n2": {"to-node": NARROW}, "p1/n1": QUEUED},
+            30,
+            (UNKNOWN, "the rate was never reached, so it was not tested"),
+        ),
+        (
+            ("from-node", "p1/n1"),
+            {"p1/n2": {"to-node": NARROW}},
+            30,
+            (PASS, f"{WAITED}; measured together with p1/n2 to-node"),
+        ),
+    ],
+    ids=[
+        "as long as asked",
+        "longer",
+        "longer than its bytes",
+        "as long as its bytes",
+        "as long as a queue is that was not asked for",
+        "one of two queues",
+        "that of a neighbour",
+    ],
+)
+def test_frames_wait_no_longer_than_the_queue(
+    port: Element, asked: Asked, queue: int, expected: tuple[Verdict, str]
+) -> None:
+    frames = overrun(1_000_000, queue)
+    found = at(port, frames if port == N2 else replace_peer(frames, 1), asked, queue_drops=DROPS)[0]
+
+    assert accuracy.judge(found) == expected
+
+
+DROPS = dict.fromkeys([N2, ("from-node", "p1/n1")], 300)
+
+
 UNDROPPED = "33.3 % of the frames were lost, 0 % was asked"
 
 
@@ -647,13 +695,21 @@ def test_a_neighbour_of_a_queue_is_excused_by_the_drops_of_that_queue(dropped: i
     assert accuracy.judge(found).verdict is expected
 
 
-@pytest.mark.parametrize(("dropped", "expected"), [(80, PASS), (0, FAIL)])
-def test_what_a_shared_medium_dropped_is_counted_elsewhere(dropped: int, expected: Verdict) -> None:
+BUS_DROPS = (
+    f"{WAITED}, and the shared medium is not judged; a queue dropped more than the asked loss;"
+    " measured together with the shared medium"
+)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "expected"), [(80, (PASS, BUS_DROPS)), (0, (FAIL, "4 % of the frames were lost, 0 % was asked"))]
+)
+def test_what_a_shared_medium_dropped_is_counted_elsewhere(dropped: int, expected: tuple[Verdict, str]) -> None:
     frames = lose(sent(1000), np.arange(1000) % 25 == 0)
     network = build(load.loads("name: b\npartitions:\n  p1: {nodes: 2, bus: {rate: 10 Mbit/s}}\n"), {}, ())
     (found,) = measure(network, N2, frames, first_ns=-1, last_ns=LAST_NS, queue_drops={ELSEWHERE: dropped})
 
-    assert accuracy.judge(found).verdict is expected
+    assert accuracy.judge(found) == expected
 
 
 def test_each_interval_of_one_impairment_is_a_result_and_changes_are_left_out() -> None:
