@@ -778,6 +778,15 @@ def test_a_link_that_loses_less_than_was_asked_fails(loss: float, expected: Verd
     assert losses_of(found).ratio >= 0
 
 
+@pytest.mark.parametrize(("dropped", "expected"), [(80, PASS), (0, FAIL)])
+def test_what_a_link_dropped_is_counted_elsewhere(dropped: int, expected: Verdict) -> None:
+    network = build(load.loads(LOSSY_LINK.replace("loss: 20 %", "rate: 1 Mbit/s")), {}, ())
+    frames, port = lose(sent(1000), np.arange(1000) % 25 == 0), ("to-node", "p2/n1")
+    (found,) = measure(network, port, frames, first_ns=-1, last_ns=LAST_NS, queue_drops={ELSEWHERE: dropped})
+
+    assert accuracy.judge(found).verdict is expected
+
+
 def test_copies_that_the_sender_made_are_lost_one_by_one() -> None:
     """Each frame comes twice to a port that loses 40 %: of both copies 16 %."""
     asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=1.0)}, "p1/n2": {"to-node": Impairment(loss_ratio=0.4)}}
