@@ -217,7 +217,7 @@ def measure(
                 part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
                 interval.parts.append(part)
     # Trace frames pass the sender's queue, too, and are no samples.
-    largest_bytes = max([int(samples.length.max(initial=1)), *([FRAME_BYTES] if element[0] == FROM_NODE else [])])
+    largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
     return [_realised(interval, element, largest_bytes, stalls, queue_drops) for interval in intervals]
 
 
@@ -291,7 +291,7 @@ def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_
     """Frames of one sender that met a cut: sent after it took effect, and due before its end was issued. None of them
     may arrive before that end.
     """
-    sent = own.select(slice(np.searchsorted(own.sent_ns, span.from_ns + CLOCKS_NS), None))
+    sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, until_ns))))
     has_arrived = (sent.arrive_ns != NEVER) & (sent.arrive_ns < until_ns - CLOCKS_NS)
     # The key of a damaged frame may be that of a datagram that the cut stopped.
     interval.leaked += int((has_arrived & (sent.damage != DAMAGED)).sum())
