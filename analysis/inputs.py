@@ -68,6 +68,7 @@ class ElsewhereCounters(_Part):
     cut_dropped_frames: Count = 0
     collision_dropped_frames: Count = 0
     """Of a bus with CSMA/CD: after the last attempt."""
+    backlog_frames: Count = 0
 
     @property
     def dropped_frames(self) -> int:
@@ -81,7 +82,6 @@ class PortCounters(ElsewhereCounters):
     node: Text
     direction: Literal["to-node", "from-node"]
     sent_frames: Count
-    backlog_frames: Count = 0
 
 
 class Captured(_Part):

@@ -345,16 +345,20 @@ def _path(states: Mapping[Any, Any], route: Route) -> Path:
 
 
 def _longest_ns(impairment: Impairment) -> int:
-    waiting = 0
-    if impairment.rate_bps is not None:
-        queue_bytes = impairment.queue_bytes or (impairment.queue_frames or _DEFAULT_QUEUE_FRAMES) * _FRAME_BYTES
-        waiting = queue_bytes * 8 * 10**9 // impairment.rate_bps
-    return impairment.delay_ns + LONGEST_JITTERS * impairment.jitter_ns + waiting
+    return impairment.delay_ns + LONGEST_JITTERS * impairment.jitter_ns + queue_ns(impairment, FRAME_BYTES)
+
+
+def queue_ns(impairment: Impairment, frame_bytes: int) -> int:
+    """Time in which a full queue of such frames drains."""
+    if impairment.rate_bps is None:
+        return 0
+    queue_bytes = impairment.queue_bytes or (impairment.queue_frames or _DEFAULT_QUEUE_FRAMES) * frame_bytes
+    return queue_bytes * 8 * 10**9 // impairment.rate_bps
 
 
 def _bus_ns(buses: Sequence[Bus]) -> int:
-    return sum(bus.queue_frames * _FRAME_BYTES * 8 * 10**9 // bus.rate_bps for bus in buses)
+    return sum(bus.queue_frames * FRAME_BYTES * 8 * 10**9 // bus.rate_bps for bus in buses)
 
 
 _DEFAULT_QUEUE_FRAMES = 1000
-_FRAME_BYTES = 1514
+FRAME_BYTES = 1514

@@ -322,6 +322,7 @@ class _Analysis:
             self.stage.write_rows("links", [], schema.LINKS)
             return [], []
         assert self.capture is not None
+        crashed = {target for fault in self.inputs.faults if fault.kind == "crash" for target in fault.targets}
         rows = accuracy.links(
             self.spark,
             self.stage.path("frames"),
@@ -331,10 +332,10 @@ class _Analysis:
             count=self.capture.frames,
             stalls=self.manifest.stalls.spans or (),
             capture=self.inputs.capture_path,
+            queue_drops=conservation.queue_drops(self.manifest, crashed),
         )
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
-        crashed = {target for fault in self.inputs.faults if fault.kind == "crash" for target in fault.targets}
         flows = addresses.flows(self.counts.flows)
         balance = conservation.balance(
             flows,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +24,11 @@ from analysis.network import asked_delays, pairing
 from analysis.network.realised import (
     EARLY_NS,
     ENOUGH_FRAMES,
+    FROM_NODE,
     LATE_NS,
+    NO_DROPS,
     NO_STALLS,
+    TO_NODE,
     Z99,
     Delays,
     Ints,
@@ -36,19 +40,17 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import Element, Network
+from analysis.requested_network import LONGEST_JITTERS, Element, Network
 from analysis.requested_network import Path as NetworkPath
 from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
-from topologies.model import Direction, Impairment
+from topologies.model import Impairment
 
 CANDIDATES = 16
 """Most receivers that are considered for the measurement of a sender."""
 REFERENCES = 2
 FRAMES_PER_TASK = 4_000_000
 """About the most frames that a task may hold in memory: some hundred MB."""
-
-TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
 LinkRow = dict[str, Any]
 
@@ -63,12 +65,13 @@ def links(
     count: int = 0,
     stalls: Sequence[tuple[int, int]] = (),
     capture: Path | None = None,
+    queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> list[LinkRow]:
     """One row per port, direction and interval of constant impairment (schema.LINKS, with `asked` as JSON text and
     `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
 
     `frames`: the table; `count`: its approximate number of rows; `stalls`: times at which the machine stood still;
-    `capture`: where its frames are, which is read if corruption was asked for.
+    `capture`: where its frames are, which is read if corruption was asked for; `queue_drops`: see `measure`.
     """
     chosen = references(network, first_ns=first_ns, last_ns=last_ns)
     members = [node.index for node in network.topology.nodes()]
@@ -77,7 +80,7 @@ def links(
     stood = stalls_with_backlog(stalls)
     bytes_of = capture if network.is_corrupting else None
     results = OfSpark(spark).run(
-        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, bytes_of), groups
+        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, bytes_of, queue_drops), groups
     )
     return [
         row for _, rows in sorted((index, rows) for task in results for index, rows in task.items()) for row in rows
@@ -93,14 +96,18 @@ def measured(
     last_ns: int,
     stalls: Ints = NO_STALLS,
     capture: Path | None = None,
+    queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
     ports = pairing.samples(frames, network.topology, chosen, members, capture)
-    found: dict[int, list[LinkRow]] = {}
+    found: dict[int, list[LinkRow]] = defaultdict(list)
     for member in members:
-        name = network.node_name(member)
-        towards = _rows(network, (TO_NODE, name), ports[2 * member], first_ns, last_ns, stalls)
-        found[member] = towards + _rows(network, (FROM_NODE, name), ports[2 * member + 1], first_ns, last_ns, stalls)
+        for place, direction in enumerate((TO_NODE, FROM_NODE)):
+            element, own = (direction, network.node_name(member)), ports[2 * member + place]
+            realised = measure(
+                network, element, own, first_ns=first_ns, last_ns=last_ns, stalls=stalls, queue_drops=queue_drops
+            )
+            found[member] += _rows(network, element, own, realised)
     return found
 
 
@@ -132,11 +139,10 @@ def _clear_ns(network: Network, sender: str, receiver: str, first_ns: int, last_
     )
 
 
-def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_ns: int, stalls: Ints) -> list[LinkRow]:
+def _rows(network: Network, element: Element, own: Samples, found: Sequence[Realised]) -> list[LinkRow]:
     # If the sender's port never duplicates, copies were made further on and are not copies of this port.
     may_copy = element[0] == TO_NODE or any(asked.duplicate_ratio for *_, asked in network.intervals(element))
     extra = _extra_copies(element[0], own) if may_copy else 0
-    found = measure(network, element, own, first_ns=first_ns, last_ns=last_ns, stalls=stalls)
     return [_row(element, realised) | {"extra_copies": extra} for realised in found]
 
 
@@ -181,6 +187,8 @@ LEAST_SKIPPED = 0.9
 RATE_TOLERANCE = 0.05
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
+ONE_SIDED = 3.2e-5
+"""Chance of more than four deviations in one direction."""
 STALLED_RATIO = 0.1
 """Largest part of an interval's frames that stalls may delay: beyond it the others are no fair sample."""
 
@@ -205,8 +213,10 @@ def judge(realised: Realised) -> Remark:
         *_loss(realised.losses, realised),
         *_corruption(realised.losses, realised),
         *_bursts(realised.losses, realised.asked),
+        *_independence(realised.losses, realised),
         *_duplicates(realised.losses, realised),
         *_rate(realised),
+        *_cuts(realised),
         *_company(realised),
     ]
     verdict = merge(remark.verdict for remark in remarks)
@@ -223,9 +233,8 @@ def _delay(realised: Realised) -> Iterator[Remark]:
         if realised.asked.loss_ratio < 1.0:
             yield Remark(Verdict.UNKNOWN, "no frame arrived, so no delay could be measured")
         return
-    early, late = list(_early(delays, realised)), list(_late(delays, realised))
-    if _has_queue(realised.delay_rests, realised.asked):
-        late = [Remark(Verdict.PASS, "waiting in a queue is part of the delay")]
+    lateness = _overlong if _has_queue(realised.delay_rests, realised.asked) else _late
+    early, late = list(_early(delays, realised)), list(lateness(delays, realised))
     yield from early
     if stalled is None or all(remark.verdict is not Verdict.FAIL for remark in late):
         yield from late
@@ -235,7 +244,7 @@ def _delay(realised: Realised) -> Iterator[Remark]:
             f"{stalled.frames} of {delays.frames} frames met stalls of the machine, of"
             f" {_ms(stalled.longest_ns)} at most; beyond {_percent(STALLED_RATIO)} nothing can be told",
         )
-    elif any(remark.verdict is Verdict.FAIL for remark in _late(stalled.others, realised)):
+    elif any(remark.verdict is Verdict.FAIL for remark in lateness(stalled.others, realised)):
         yield from late
     else:
         yield Remark(
@@ -270,6 +279,26 @@ def _late(delays: Delays, realised: Realised) -> Iterator[Remark]:
             wanted_ns = max(asked_delays.quantile_ns(asked, rest, level) for rest in rests)
             yield Remark(Verdict.FAIL, f"{name} is {_ms(value_ns)}, {_ms(wanted_ns)} was asked")
             return
+
+
+def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
+    """Waiting in a queue is real delay, but no longer than the queue. Its drops change quantiles, so jitter counts in
+    full.
+    """
+    asked, rests = realised.asked, realised.delay_rests
+    if asked.rate_bps is None or any(rest.has_queue for rest in rests):
+        medium = ", and the shared medium is not judged" if any(rest.buses for rest in rests) else ""
+        own = "" if asked.rate_bps is None else ", and the length of one of several queues is not judged"
+        yield Remark(Verdict.PASS, f"waiting in a queue is part of the delay{own}{medium}")
+        return
+    wait_ns = (1 + RATE_TOLERANCE) * realised.longest_wait_ns
+    most_ns = asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised) + wait_ns
+    if delays.p99_ns > most_ns + TAIL_ABOVE_NS:
+        yield Remark(
+            Verdict.FAIL, f"p99 of the delay is {_ms(delays.p99_ns)}, with a full queue it is {_ms(most_ns)} at most"
+        )
+    else:
+        yield Remark(Verdict.PASS, "waiting in a queue is part of the delay")
 
 
 def _quantiles(delays: Delays) -> Iterator[tuple[str, float, float]]:
@@ -346,7 +375,10 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     most = _either(least, _corruption_asked(realised)[1])
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
-    if is_too_high and has_queue:
+    undropped = losses.low_without_drops
+    if is_too_high and has_queue and undropped is None:
+        yield Remark(Verdict.UNKNOWN, "what queues dropped was not counted, so losses are not judged")
+    elif is_too_high and has_queue and undropped is not None and undropped <= most:
         yield Remark(Verdict.PASS, "a queue dropped more than the asked loss")
     elif is_too_high or losses.high < fewest:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
@@ -388,6 +420,42 @@ def _bursts(losses: Losses, asked: Impairment) -> Iterator[Remark]:
         yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:g} was asked")
 
 
+def _independence(losses: Losses, realised: Realised) -> Iterator[Remark]:
+    """Independent losses that came in fewer, longer runs than chance explains. Frames of different chances may, too."""
+    asked = realised.asked
+    if not 0.0 < asked.loss_ratio < 1.0 or asked.loss_burst_frames > 1.0:
+        return
+    rests = [[one for _, one in rest.elements] for rest in realised.loss_rests]
+    chances = {tuple((one.loss_ratio, one.duplicate_ratio, one.corrupt_ratio) for one in rest) for rest in rests}
+    is_bursty = any(one.loss_burst_frames > 1.0 for rest in rests for one in rest)
+    if is_bursty or len(chances) > 1 or _has_queue(realised.loss_rests, asked):
+        yield Remark(Verdict.PASS, "whether losses were independent is not judged")
+        return
+    expected = losses.lost * (losses.frames - losses.lost + 1) / losses.frames
+    is_fewer = losses.bursts * (1 + BURST_TOLERANCE) < expected
+    if is_fewer and _chance_of_runs(losses.bursts, losses.lost, losses.frames) < ONE_SIDED:
+        yield Remark(
+            Verdict.FAIL, f"{losses.lost} losses came in {losses.bursts} runs, independent ones in some {expected:.0f}"
+        )
+
+
+def _chance_of_runs(runs: int, lost: int, frames: int) -> float:
+    """Chance of so few runs, if any `lost` of the frames are lost: C(lost - 1, r - 1) C(kept + 1, r) / C(frames, lost),
+    summed over r <= runs (Wald and Wolfowitz).
+    """
+    kept = frames - lost
+    logarithm = _log_choose(lost - 1, runs - 1) + _log_choose(kept + 1, runs) - _log_choose(frames, lost)
+    term, total = 1.0, 0.0
+    for r in range(runs, 0, -1):
+        total += term
+        term *= (r - 1) * r / ((lost - r + 1) * (kept + 2 - r))
+    return total * math.exp(logarithm)
+
+
+def _log_choose(of: int, chosen: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+
+
 def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
     if any(impairment.duplicate_ratio for rest in realised.loss_rests for _, impairment in rest.elements):
@@ -411,6 +479,11 @@ def _rate(realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.UNKNOWN, "the rate was never reached, so it was not tested")
     elif abs(realised.rate_bps / asked_bps - 1) > RATE_TOLERANCE:
         yield Remark(Verdict.FAIL, f"the rate is {realised.rate_bps:.0f} bit/s, {asked_bps} bit/s was asked")
+
+
+def _cuts(realised: Realised) -> Iterator[Remark]:
+    if realised.untested_cuts:
+        yield Remark(Verdict.PASS, f"no frame met {realised.untested_cuts} of {realised.cuts} cuts")
 
 
 def _company(realised: Realised) -> Iterator[Remark]:

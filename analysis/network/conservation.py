@@ -18,8 +18,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from analysis.inputs import Manifest, PortCounters
+from analysis.inputs import ElsewhereCounters, Manifest, PortCounters
 from analysis.network.addresses import Flow, Receivers
+from analysis.network.realised import ELSEWHERE
+from analysis.requested_network import Element
 from topologies.model import Direction, Node, Topology
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
@@ -66,6 +68,24 @@ def balance(
         through = None if own is None or (is_corrupting and copies) else own.sent_frames - copies
         entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""})
     return entries
+
+
+def queue_drops(manifest: Manifest, crashed: Collection[str]) -> dict[Element, int]:
+    """Frames that the queue of each port dropped in the whole run or still held at its end, by the kernel's count; at
+    ELSEWHERE those of all links and shared media. A node that crashed may have lost its counts with its port.
+    """
+    if not manifest.counters:
+        return {}
+    elsewhere = (*manifest.link_counters, *manifest.bus_counters)
+    return {ELSEWHERE: sum(map(_lost_in_queue, elsewhere))} | {
+        (str(entry.direction), entry.node): _lost_in_queue(entry)
+        for entry in manifest.counters
+        if entry.node not in crashed
+    }
+
+
+def _lost_in_queue(entry: ElsewhereCounters) -> int:
+    return entry.queue_dropped_frames + entry.collision_dropped_frames + entry.backlog_frames
 
 
 _WAS_DOWN = "{name} crashed, and what was sent to it while its port was gone is counted by nobody"

@@ -10,7 +10,7 @@ delay, its losses from the losses. Samples sent while an element on their path w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -18,17 +18,21 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.network import asked_delays
-from analysis.requested_network import Element, Network, Path, Span
+from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
 NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
 """Damage of an arrival."""
 NO_STALLS: Ints = np.empty((0, 3), np.int64)
+ELSEWHERE: Element = ("", "")
+"""All links and shared media."""
+NO_DROPS: Mapping[Element, int] = {}
 ENOUGH_FRAMES = 200
 """Fewest frames for which an element is measured alone, or judged."""
 
@@ -41,6 +45,9 @@ EARLY_NS = 100_000
 WITNESS_NS = 1_000_000
 """The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
 seen."""
+
+CLOCKS_NS = 1_000_000
+"""Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
 
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
@@ -119,6 +126,8 @@ class Losses(NamedTuple):
     bursts: int
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
+    low_without_drops: float | None
+    """As `low`, of four deviations, if all frames that queues on the way dropped were none of them; None: not known."""
     duplicated: int
     """Frames of which more than one copy arrived."""
     is_rest_missing: bool
@@ -137,10 +146,15 @@ class Realised:
     delays: Delays | None
     stalled: Stalled | None
     losses: Losses | None
+    longest_wait_ns: int
+    """In its own queue, behind as many frames of the largest size as it may hold, and one more."""
     rate_bps: float | None
     """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
     """Frames that passed a cut."""
+    cuts: int
+    untested_cuts: int
+    """Cuts that no frame met."""
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
     """Rests of the paths by which delays and losses were measured; none if all are clear."""
@@ -165,14 +179,24 @@ class _Interval:
     asked: Impairment
     parts: list[_Part] = field(default_factory=list)
     leaked: int = 0
+    met: dict[int, int] = field(default_factory=dict)
+    """Frames that met each cut, by its start."""
 
 
 def measure(
-    network: Network, element: Element, samples: Samples, *, first_ns: int, last_ns: int, stalls: Ints = NO_STALLS
+    network: Network,
+    element: Element,
+    samples: Samples,
+    *,
+    first_ns: int,
+    last_ns: int,
+    stalls: Ints = NO_STALLS,
+    queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> list[Realised]:
     """One result per interval in which the element did not change, within `first_ns` and `last_ns` of the capture.
 
-    `stalls`: result of `stalls_with_backlog`.
+    `stalls`: result of `stalls_with_backlog`; `queue_drops`: frames that the queues of ports dropped, and those of
+    ELSEWHERE, where that is known.
     """
     intervals = [
         _Interval(max(start, first_ns), min(end, last_ns), asked)
@@ -180,12 +204,21 @@ def measure(
         if end > first_ns and start < last_ns
     ]
     for peer, own in _by_peer(samples):
+        cut_ns: int | None = None
         for span, valid_from, valid_until in _valid(_pair_spans(network, element, peer), last_ns):
+            cut_ns = None if not span.path.is_cut else span.from_ns if cut_ns is None else cut_ns
             rows = slice(*np.searchsorted(own.sent_ns, (valid_from, valid_until)))
             interval = next((i for i in intervals if i.from_ns < span.until_ns and span.from_ns < i.until_ns), None)
-            if interval is not None and rows.stop > rows.start:
-                _take(interval, own.select(rows), span.path, element)
-    return [_realised(interval, element, stalls) for interval in intervals]
+            if interval is None:
+                continue
+            if cut_ns is not None:
+                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns))
+            elif rows.stop > rows.start and not span.path.is_receiver_down:
+                part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
+                interval.parts.append(part)
+    # Trace frames pass the sender's queue, too, and are no samples.
+    largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
+    return [_realised(interval, element, largest_bytes, stalls, queue_drops) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -242,7 +275,7 @@ def _by_peer(samples: Samples) -> Iterator[tuple[int, Samples]]:
 def _pair_spans(network: Network, element: Element, peer: int) -> list[Span]:
     direction, node = element
     other = network.node_name(peer)
-    return network.spans(other, node) if direction == Direction.TO_NODE.value else network.spans(node, other)
+    return network.spans(other, node) if direction == TO_NODE else network.spans(node, other)
 
 
 def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int]]:
@@ -254,17 +287,23 @@ def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int
         settled_ns = longest_ns
 
 
-def _take(interval: _Interval, samples: Samples, path: Path, element: Element) -> None:
-    if path.is_cut:
-        # The key of a damaged frame may be that of a datagram that the cut stopped.
-        interval.leaked += int(((samples.arrive_ns != NEVER) & (samples.damage != DAMAGED)).sum())
-    elif not path.is_receiver_down:
-        interval.parts.append(_Part(samples=samples, rest=path.without(element), path=path))
+def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int) -> None:
+    """Frames of one sender that met a cut: sent after it took effect, and due before its end was issued. None of them
+    may arrive before that end.
+    """
+    sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, until_ns))))
+    has_arrived = (sent.arrive_ns != NEVER) & (sent.arrive_ns < until_ns - CLOCKS_NS)
+    # The key of a damaged frame may be that of a datagram that the cut stopped.
+    interval.leaked += int((has_arrived & (sent.damage != DAMAGED)).sum())
+    met = int(np.searchsorted(sent.sent_ns, until_ns - CLOCKS_NS - span.path.delay_ns))
+    interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
 
 
-def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
+def _realised(
+    interval: _Interval, element: Element, largest_bytes: int, stalls: Ints, queue_drops: Mapping[Element, int]
+) -> Realised:
     parts = interval.parts
-    if element[0] == Direction.FROM_NODE.value:
+    if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
@@ -280,9 +319,12 @@ def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
         asked=interval.asked,
         delays=_delays(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, interval.asked),
+        losses=_losses(loss_parts, interval.asked, queue_drops),
+        longest_wait_ns=_longest_wait_ns(interval.asked, largest_bytes),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
+        cuts=len(interval.met),
+        untested_cuts=sum(not met for met in interval.met.values()),
         delay_rests=_rests(delay_parts),
         loss_rests=_rests(loss_parts),
     )
@@ -387,7 +429,7 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
     return np.asarray(values[part.samples.arrive_ns != NEVER])
 
 
-def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
+def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int]) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
         return None
@@ -400,6 +442,9 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
     bursty = [one for part in parts for _, one in part.rest.elements]
     trials = min(independent_trials(frames, one) for one in (asked, *bursty))
     low, high = wilson(lost * trials / frames, trials)
+    dropped = _dropped(parts, queue_drops)
+    others = 0 if dropped is None else max(0, lost - dropped)
+    least, _ = wilson(others * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     _, most = wilson(lost * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     return Losses(
         frames=frames,
@@ -409,10 +454,22 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
         high=_own_share(high, survival),
         bursts=bursts,
         burst_frames=lost / bursts if bursts else None,
+        low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials),
     )
+
+
+def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int | None:
+    """Most of these frames that queues on their way dropped; None: a queue was not counted."""
+    queues = {
+        element if element[0] in (TO_NODE, FROM_NODE) else ELSEWHERE
+        for path in {part.path for part in parts}
+        for element, one in path.elements
+        if one.rate_bps is not None
+    } | {ELSEWHERE for part in parts if part.path.buses}
+    return None if queues - queue_drops.keys() else sum(queue_drops[queue] for queue in queues)
 
 
 def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:
@@ -439,6 +496,11 @@ def _least_lost(part: _Part) -> float:
 def _own_share(loss: float, survival: float) -> float:
     """An element's own share of a loss, when the rest of the path lets the part `survival` of the frames through."""
     return min(1.0, max(0.0, 1.0 - (1.0 - loss) / survival)) if survival > 0 else 0.0
+
+
+def _longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
+    one_more = 0 if asked.rate_bps is None else largest_bytes * 8 * 10**9 // asked.rate_bps
+    return queue_ns(asked, largest_bytes) + one_more
 
 
 def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:

@@ -8,7 +8,8 @@ import pytest
 
 from analysis.inputs import Manifest
 from analysis.network.addresses import Flow, ip_number, mac_number
-from analysis.network.conservation import balance
+from analysis.network.conservation import balance, queue_drops
+from analysis.network.realised import ELSEWHERE
 from topologies import load
 from topologies.model import TRACE_MAC, Topology
 
@@ -132,3 +133,15 @@ def test_a_port_that_was_gone_says_so() -> None:
 )
 def test_trace_frames_are_not_forwarded(address: int, is_forwarded: bool) -> None:
     assert Flow(0, "from-node", address, 0, 5).is_forwarded is is_forwarded
+
+
+def test_what_queues_dropped_or_still_hold_is_known_of_all_ports_that_never_went() -> None:
+    known = manifest(
+        counted(TO_N2, 50, delay_line_dropped_frames=3, queue_dropped_frames=9, backlog_frames=2),
+        counted(FROM_N1, 60, queue_dropped_frames=1),
+        link_counters=({"queue_dropped_frames": 4, "cut_dropped_frames": 7}, {"backlog_frames": 1}),
+        bus_counters=({"queue_dropped_frames": 5, "collision_dropped_frames": 6},),
+    )
+
+    assert queue_drops(known, {"p1/n1"}) == {("to-node", "p1/n2"): 11, ELSEWHERE: 16}
+    assert queue_drops(manifest(), ()) == {}
