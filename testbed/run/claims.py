@@ -157,11 +157,12 @@ def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin
     seeds = len({point.variant.get("seed") for point in points})
     taken = {"world": points[0].world, "runs": len(points), "seeds": seeds, **origin}
     measured = _row(experiment, claim, verdict="unknown", **taken)
-    reservations = dict.fromkeys(_reservations(experiment, claim, points))
+    judged = {one.id: _judge(experiment, one, points) for one in experiment.claims}
+    ours, holds, read = judged[claim.id]
+    stated = [set[str]().union(*reads) for reads in zip(*(reads for _, _, reads in judged.values()), strict=True)]
+    reservations = dict.fromkeys(_reservations(points, read, stated))
     if reservations:
         return replace(measured, reason="; ".join(reservations))
-    results = [point.results() for point in points]
-    ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
     if isinstance(holds, Unknown):
         return replace(measured, reason=holds.reason)
     most = max(map(_runs_of, ours if isinstance(ours, list) else [ours]), default=0)
@@ -176,25 +177,54 @@ def _runs_of(value: object) -> int:
     return int(value["runs"]) if isinstance(value, Mapping) and "half_width" in value else 0
 
 
-def _reservations(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> Iterator[str]:
-    """Doubts about the runs. Unless the claim is about them: promises that a run broke or could not tell, and networks
-    that were not as asked. A property that another claim of the experiment names is that claim's matter.
+def _judge(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> tuple[Any, bool | Unknown, list[set[str]]]:
+    """The measured value, whether the claim holds, and what it reads of each run: names of sections, and of properties
+    whose verdict or violations it reads.
     """
-    formula = str(claim.ours)
-    named = set(re.findall(r"\w+", _OF_A_PROPERTY.sub("", formula)))
-    stated = {name for one in experiment.claims for name in _OF_A_PROPERTY.findall(str(one.ours))}
-    for point in points:
+    results = [_Noted(point.results()) for point in points]
+    for one in results:
+        one["properties"] = {name: _Noted(entry) for name, entry in (one.get("properties") or {}).items()}
+    ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
+    return ours, holds, [_names_read(one) for one in results]
+
+
+def _names_read(results: _Noted) -> set[str]:
+    return results.read | {name for name, one in results["properties"].items() if one.read & {"verdict", "violations"}}
+
+
+class _Noted(dict[str, Any]):
+    """Results that note which names an expression reads."""
+
+    def __init__(self, results: Mapping[str, Any]) -> None:
+        super().__init__(results)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+def _reservations(points: Sequence[Point], read: Sequence[set[str]], stated: Sequence[set[str]]) -> Iterator[str]:
+    """Doubts about the runs, and what a run broke or does not tell: promises and expectations, unless the claim reads
+    the verdict on the run; its network, unless the claim reads its measurements. `read`: what the claim reads of each
+    run; `stated`: what any claim of the experiment does. A property that is stated of a run is that claim's matter.
+    """
+    for point, own, known in zip(points, read, stated, strict=True):
         yield from point.doubts
-        if "verdict" not in named:
+        if "verdict" not in own:
             for name, one in (point.summary.get("properties") or {}).items():
-                if one["promised"] and name not in stated and one["verdict"] != Verdict.PASS.value:
+                if one["promised"] and name not in known and one["verdict"] != Verdict.PASS.value:
                     how = "violates" if one["verdict"] == Verdict.FAIL.value else "does not tell"
                     yield f"a run {how} {name}"
-        if named.isdisjoint(("accuracy", "links")) and (point.summary.get("accuracy") or {}).get("fail"):
+            for one in point.summary.get("expect") or ():
+                about = _OF_A_PROPERTY.fullmatch(one["condition"])
+                if one["verdict"] == Verdict.FAIL.value and not (about and about[1] in known):
+                    yield f"a run does not meet {one['condition']}"
+        if own.isdisjoint(("accuracy", "links")) and (point.summary.get("accuracy") or {}).get("fail"):
             yield "the network of a run was not as asked"
 
 
-_OF_A_PROPERTY = re.compile(r"\bproperties\.(\w+)\.\w+")
+_OF_A_PROPERTY = re.compile(r"properties\.(\w+)\.(verdict == 'pass'|violations == 0)")
 
 
 def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:

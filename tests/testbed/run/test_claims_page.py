@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from node.registry import PROTOCOLS
-from testbed.run.claims import NOT_RUN, Selection, judged_row, list_claims, render_page, update_page
+from testbed.run.claims import NOT_RUN, Row, Selection, judged_row, list_claims, render_page, update_page
 from testbed.run.sweep import Point
 from testbed.spec import experiment as spec
 from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).parents[3]
-BROKEN = {"promised": True, "verdict": "fail"}
+BROKEN = {"promised": True, "verdict": "fail", "violations": 1}
 UNTOLD = {"promised": True, "verdict": "unknown"}
 KEPT = {"promised": True, "verdict": "pass", "violations": 0}
 
@@ -109,16 +109,49 @@ def test_so_is_a_claim_about_runs_that_broke_a_promise_or_had_another_network(
 
 
 @pytest.mark.parametrize(
-    ("broken", "verdict", "reason"),
-    [("grant_order", "pass", ""), ("fence_order", "unknown", "a run violates fence_order")],
+    ("run", "broken", "verdict", "reason"),
+    [
+        (0, "grant_order", "pass", ""),
+        (0, "mutual_exclusion", "fail", ""),
+        (0, "fence_order", "unknown", "a run violates fence_order"),
+        (1, "grant_order", "pass", ""),
+        (1, "mutual_exclusion", "unknown", "a run violates mutual_exclusion"),
+        (2, "grant_order", "unknown", "a run violates grant_order"),
+    ],
 )
-def test_a_broken_promise_is_the_matter_of_the_claim_that_names_it(broken: str, verdict: str, reason: str) -> None:
+def test_a_broken_promise_of_a_run_is_the_matter_of_the_claim_that_reads_it(
+    run: int, broken: str, verdict: str, reason: str
+) -> None:
+    row = _of_mutex_central(run, {"properties": PROMISES | {broken: BROKEN}})
+    assert (row.verdict, row.reason) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    ("run", "condition", "verdict"),
+    [
+        (0, "properties.mutual_exclusion.verdict == 'pass'", "pass"),
+        (1, "properties.mutual_exclusion.verdict == 'pass'", "unknown"),
+        (0, "properties.mutual_exclusion.checked > 0", "unknown"),
+        (0, "properties.mutual_exclusion.verdict == 'pass' and latency.p99_ms < 9", "unknown"),
+    ],
+)
+def test_so_is_an_expectation_about_it_that_was_not_met(run: int, condition: str, verdict: str) -> None:
+    row = _of_mutex_central(run, {"properties": PROMISES, "expect": [{"condition": condition, "verdict": "fail"}]})
+    assert (row.verdict, row.reason) == (verdict, f"a run does not meet {condition}" if verdict == "unknown" else "")
+
+
+PROMISES = {"mutual_exclusion": KEPT, "service": KEPT, "grant_order": KEPT}
+
+
+def _of_mutex_central(run: int, summary: dict[str, Any]) -> Row:
+    """Row of a claim about two properties of run 0. Other claims read the grant order of runs 0 and 1, no claim reads
+    run 2.
+    """
     experiment = spec.load(spec.find("mutex-central"), protocols=PROTOCOLS)
     claim = next(claim for claim in experiment.claims if claim.id == "001-central-exclusion")
-    properties = {"mutual_exclusion": KEPT, "service": KEPT, broken: BROKEN}
-    point = Point(variant={}, given={}, summary={"properties": properties}, world="sim")
-    row = judged_row(experiment, claim, [point], {})
-    assert (row.verdict, row.reason) == (verdict, reason)
+    points = [Point(variant={}, given={}, summary={"properties": PROMISES}, world="sim")] * 3
+    points[run] = replace(points[run], summary=summary)
+    return judged_row(experiment, claim, points, {})
 
 
 @pytest.mark.parametrize(("seeds", "verdict"), [((1,), "unknown"), ((1, 2), "unknown"), ((1, 2, 3, 4), "pass")])
