@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checks.properties import Verdict
-from analysis.expression import Unknown
+from analysis.expression import SEEDS, Unknown
 from analysis.files import read_json, replace_json
 from analysis.metrics.estimate import estimate_text
 from node.registry import PROTOCOLS
@@ -166,8 +166,7 @@ def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin
     """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
     a run say nothing about it.
     """
-    seeds = len({point.variant.get("seed") for point in points})
-    taken = {"world": points[0].world, "runs": len(points), "seeds": seeds, **origin}
+    taken = {"world": points[0].world, "runs": len(points), "seeds": _seeds(points), **origin}
     measured = _row(experiment, claim, verdict="unknown", **taken)
     judged = {one.id: _judge(experiment, one, points) for one in experiment.claims}
     ours, holds, read = judged[claim.id]
@@ -177,16 +176,7 @@ def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin
         return replace(measured, reason="; ".join(reservations))
     if isinstance(holds, Unknown):
         return replace(measured, reason=holds.reason)
-    most = max(map(_runs_of, ours if isinstance(ours, list) else [ours]), default=0)
-    if most > seeds:
-        of_seeds = _count(seeds, "seed")
-        return replace(measured, reason=f"{most} runs of {of_seeds} are not independent, so they give no interval")
     return replace(measured, ours=ours, verdict="pass" if holds else "fail")
-
-
-def _runs_of(value: object) -> int:
-    """Number of runs that an interval counts as independent; 0 of any other value."""
-    return int(value["runs"]) if isinstance(value, Mapping) and "half_width" in value else 0
 
 
 def _judge(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> tuple[Any, bool | Unknown, list[set[str]]]:
@@ -196,8 +186,14 @@ def _judge(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> tup
     results = [_Noted(point.results()) for point in points]
     for one in results:
         one["properties"] = {name: _Noted(entry) for name, entry in (one.get("properties") or {}).items()}
-    ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
+    seen: dict[str, Any] = {"runs": results} if experiment.sweep or experiment.seeds else results[0]
+    seen[SEEDS] = _seeds(points)
+    ours, holds = claim.judge(seen)
     return ours, holds, [_names_read(one) for one in results]
+
+
+def _seeds(points: Sequence[Point]) -> int:
+    return len({point.variant.get("seed") for point in points})
 
 
 def _names_read(results: _Noted) -> set[str]:

@@ -190,12 +190,20 @@ def _of_mutex_central(run: int, summary: dict[str, Any]) -> Row:
 
 
 @pytest.mark.parametrize(("seeds", "verdict"), [((1,), "unknown"), ((1, 2), "unknown"), ((1, 2, 3, 4), "pass")])
-def test_runs_of_one_seed_are_not_independent(seeds: tuple[int, ...], verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("ours", "accept"),
+    [
+        ("estimate(runs.load.server_share)", "ours.high <= 1"),
+        ("estimate(runs.load.server_share).high", "ours <= 1"),
+        ("1", "estimate(runs.load.server_share).high <= 1"),
+    ],
+)
+def test_runs_of_one_seed_are_not_independent(ours: str, accept: str, seeds: tuple[int, ...], verdict: str) -> None:
     experiment = spec.load(spec.find("atop-patience"), protocols=PROTOCOLS)
-    claim = next(claim for claim in experiment.claims if claim.id == "002-atop-server")
-    given = {"protocol": "atop", "parameters": {"ahead": True, "dummy_after_ns": 10**9}}
+    claim = experiment.claims[0].model_copy(update={"ours": parse(ours), "accept": parse(accept)})
+    experiment = replace(experiment, claims=(claim,))
     points = [
-        Point(variant={"seed": seed}, given=given, summary={"load": {"server_share": 1.0}}, world="sim")
+        Point(variant={"seed": seed}, given={}, summary={"load": {"server_share": 1.0}}, world="sim")
         for seed in (seeds * 4)[:4]
     ]
     row = judged_row(experiment, claim, points, {})
