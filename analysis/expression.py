@@ -15,6 +15,7 @@ import math
 import operator
 import statistics
 import warnings
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -31,6 +32,9 @@ MAX_TEXT = 1000
 
 MAX_DEPTH = 64
 """Nested operations; the recursion over the tree is safe at this depth."""
+
+SEEDS = "seeds"
+"""Name in the results: the number of independent runs in them. No interval of more values is given."""
 
 FUNCTIONS = "abs, min, max, len, sum, mean, slope, r_squared, estimate, where"
 ALLOWED = f"names, numbers, texts, comparisons, and, or, not, + - * / **, {FUNCTIONS}"
@@ -263,7 +267,7 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
             if name == "sum" and _selects(arguments[0]) and _has_empty(given[0]):
                 _unknown("where finds nothing to sum")
             try:
-                return _called(name, given)
+                return _called(name, given) if name != "estimate" else _estimated(given, results.get(SEEDS))
             except ArithmeticError:
                 _unknown(f"{name} of numbers as great as these has no value")
     raise AssertionError(f"parse let {ast.dump(node)} through")
@@ -415,7 +419,7 @@ def _matching(items: Any, wanted: ast.expr) -> list[Any]:
         return [_matching(item, wanted) for item in items]
     if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
         _unknown(f"where takes a list of runs, not {shown(items)}")
-    return [item for item in items if _truth(_value(wanted, item))]
+    return [item for item in items if _truth(_value(wanted, ChainMap({SEEDS: 1}, item)))]
 
 
 def _is_nested(value: Any) -> bool:
@@ -427,8 +431,6 @@ def _called(name: str, arguments: list[Any]) -> Any:
         return _absolute(arguments)
     if name in _OF_TWO_LISTS:
         return _line(name, arguments)
-    if name == "estimate":
-        return _estimated(arguments)
     given = arguments[0] if len(arguments) == 1 else arguments
     if not isinstance(given, Sequence | Mapping) or (name != "len" and isinstance(given, str | Mapping)):
         _unknown(f"{name} takes a list, not {shown(given)}")
@@ -464,27 +466,30 @@ def _line(name: str, arguments: list[Any]) -> float:
         _unknown(f"{name} has no value: {error}")
 
 
-def _estimated(arguments: list[Any]) -> Any:
+def _estimated(arguments: list[Any], seeds: int | None) -> Any:
     """Estimate of a list, or of each group of its values with the same item in a second list, in order of
-    appearance.
+    appearance. `seeds`: the most values that are independent.
     """
     if not 1 <= len(arguments) <= 2 or not all(isinstance(one, list | tuple) for one in arguments):
         _unknown("estimate takes a list of values, and perhaps a list that groups them")
     values = [float(_number(value)) for value in arguments[0]]
     if len(arguments) == 1:
-        return _interval(values)
+        return _interval(values, seeds)
     by = arguments[1]
     if len(by) != len(values) or not all(isinstance(one, bool | int | float | str) for one in by):
         _unknown("estimate takes a second list with a number or a text for each value")
     parts: dict[Any, list[float]] = {}
     for value, at in zip(values, by, strict=True):
         parts.setdefault(at, []).append(value)
-    return [_interval(part) | {"at": at} for at, part in parts.items()]
+    return [_interval(part, seeds) | {"at": at} for at, part in parts.items()]
 
 
-def _interval(values: list[float]) -> dict[str, Any]:
+def _interval(values: list[float], seeds: int | None) -> dict[str, Any]:
     if len(values) < LEAST_RUNS:
         _unknown(f"an interval needs at least {LEAST_RUNS} runs, and there are {len(values)}")
+    if seeds is not None and len(values) > seeds:
+        of_seeds = f"{seeds} seed{'' if seeds == 1 else 's'}"
+        _unknown(f"{len(values)} runs of {of_seeds} are not independent, so they give no interval")
     return estimate(values).as_dict()
 
 

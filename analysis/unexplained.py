@@ -40,6 +40,10 @@ AFTERMATH = 5
 """Times `suspect_after`: so long after its end a fault may explain an exclusion. A member is suspected after one. If it
 does not install the view that it rejoins in, the others wait for four more (docs/protocols/group.md)."""
 
+MOST_REFUSED = 9
+"""Times the calls that have objects: so many may be refused without a silence, because a group has no members. In a run
+of objects-group, whose members come and go, nearly twice as many are."""
+
 SILENCING = frozenset(("impair", "cut", "crash", "pause", "slow", "deaf", "clock"))
 """Kinds of faults that may silence a member."""
 
@@ -315,11 +319,17 @@ def _name(one: Mapping[str, Any]) -> str:
 
 
 def _of_calls(circumstances: Circumstances, calls: Mapping[str, Any]) -> Iterator[str]:
-    """Calls that were given up in a run without any silence (which excuses that objects lack them), and calls that were
-    not told as they were asked for."""
+    """Calls that were given up, or of which nearly all were refused, in a run without any silence (which excuses that
+    objects lack them), and calls that were not told as they were asked for.
+    """
     outcomes = calls["outcomes"]
     if outcomes["given_up"] and not circumstances.may_fail_calls:
         yield f"{outcomes['given_up']} calls were reported as given up, which no fault of the run explains"
+    if outcomes["refused"] > MOST_REFUSED * calls["calls"] and not circumstances.may_fail_calls:
+        yield (
+            f"{outcomes['refused']} calls and operations were refused and {calls['calls']} calls had objects, which no "
+            "fault of the run explains"
+        )
     if outcomes["not_as_asked"]:
         yield (
             f"of {outcomes['not_as_asked']} calls the caller was told neither objects nor end, or a weaker guarantee "

@@ -429,7 +429,7 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
 
     def read_claims(data: bytes) -> object:
         rows.write_bytes(data)
-        claims.check_page(rows.with_suffix(".md"))
+        claims.check_page(rows.with_suffix(".md"), ())
         return claims.render_page([], [])
 
     def read_points(data: bytes) -> object:

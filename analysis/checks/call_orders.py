@@ -38,6 +38,8 @@ def call_integrity(calls: Calls) -> Tally:
                 wrong.append((delivery, "an object gets what nobody asked for"))
             elif call.addressed and (delivery.object[0].member, delivery.object[1]) not in call.addressed:
                 wrong.append((delivery, "an object gets what is not for it"))
+            elif call.is_refused and not call.is_operation:
+                wrong.append((delivery, "an object gets what was refused"))
             elif delivery.at_ns < call.at_ns:
                 wrong.append((delivery, "an object gets it before it was asked for"))
             elif what := altered(call.payload, delivery.payload):
@@ -137,8 +139,12 @@ def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
         checked += call.is_known
         if not call.is_known or not call.is_atomic:
             continue
-        objects, got = calls.owed(call, full), receivers.get(message, _NO_OBJECTS)
-        has, lacks = [one for one in objects if one in got], [one for one in objects if one not in got]
+        got = receivers.get(message, _NO_OBJECTS)
+        # What was aborted no object may get; the others are owed only to full members.
+        objects = calls.owed(call, full)
+        has = sorted(got) if call.is_aborted else [one for one in objects if one in got]
+        has = [one for one in has if (one[0].member, one[1]) in call.addressed]
+        lacks = [one for one in objects if one not in got]
         found = _torn(call, has, lacks, is_owed=calls.ends_with_stop(call.incarnation))
         if found is not None:
             wrong.append((call.at_ns, call.caller, call.record, call, *found))

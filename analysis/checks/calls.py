@@ -65,6 +65,7 @@ class Call:
     is_atomic: bool = False
     is_unordered: bool = False
     is_direct: bool = False
+    is_operation: bool = False
     is_aborted: bool = False
     is_refused: bool = False
     unreachable: set[int] = field(default_factory=set)
@@ -185,7 +186,8 @@ def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collectio
         elif event == _SUBMIT:
             if (origin, start) == incarnation:
                 name = (origin, start, message)
-                calls.by_message.setdefault(name, Call(name, (incarnation, extra), at_ns, number, row[-2:]))
+                call = Call(name, (incarnation, extra), at_ns, number, row[-2:], is_operation=bool(value & OPERATION))
+                calls.by_message.setdefault(name, call)
         elif event == _REPORT:
             reports.append((detail, extra, value))
         elif event in _ENDS:

@@ -77,6 +77,9 @@ class CallRecords:
     def is_for(self, message: MessageId, member: int, number: int) -> bool:
         return any(member == machine and number in _objects(mask) for machine, mask in self.addressed[message])
 
+    def is_operation(self, call: Call) -> bool:
+        return self.incarnations[call.object.incarnation][call.record - 1][8] % 256 != 0
+
     def owed(self, message: MessageId) -> list[Object]:
         """Objects at full members that the call is addressed to."""
         incarnations = {incarnation.member: incarnation for incarnation in self.full}
@@ -119,6 +122,8 @@ def call_integrity(run: CallRecords) -> Tally:
             message, delivery.object.incarnation.member, delivery.object.number
         ):
             wrong.append((delivery, "an object gets what is not for it"))
+        elif not run.is_operation(call) and run.reports(message, CallReport.REFUSED):
+            wrong.append((delivery, "an object gets what was refused"))
         elif delivery.at_ns < call.at_ns:
             wrong.append((delivery, "an object gets it before it was asked for"))
         elif what := altered(call.payload, delivery.payload):
@@ -211,8 +216,12 @@ def atomicity(run: CallRecords) -> Tally:
         places = [run.place(one, message) for one in run.owed(message)]
         has, lacks = [p for p in places if p.position], [p for p in places if not p.position]
         outcomes = run.reports(message, CallReport.ABORTED, CallReport.REFUSED, CallReport.UNREACHABLE)
-        if has and run.reports(message, CallReport.ABORTED):
-            wrong.append((run.calls[message], "an object gets what was aborted", has[:1]))
+        anywhere = [
+            run.place(one, message) for one in run.sequences if run.is_for(message, one.incarnation.member, one.number)
+        ]
+        executed = [place for place in anywhere if place.position]
+        if executed and run.reports(message, CallReport.ABORTED):
+            wrong.append((run.calls[message], "an object gets what was aborted", executed[:1]))
         elif has and lacks:
             wrong.append((run.calls[message], "some objects get it and others do not", [has[0], lacks[0]]))
         elif lacks and not outcomes and Incarnation(*message[:2]) in run.living:

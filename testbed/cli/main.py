@@ -270,9 +270,9 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Run the papers' claims: print the paper's value, the measured one, and a verdict for each."""
-    if page is not None:
-        lazy.claims.check_page(page)
     selection = lazy.claims.Selection(paper=paper, experiment=experiment)
+    if page is not None:
+        lazy.claims.check_page(page, [row.as_dict() for row in lazy.claims.list_claims(selection)])
     overrides = lazy.perform.Overrides(world=world, kernel=kernel, runs=runs)
     rows: list[dict[str, Any]] = [row.as_dict() for row in lazy.claims.list_claims(selection)] if listed else []
     console = Console(quiet=as_json)

@@ -2,13 +2,16 @@
 
 Their page is a Markdown table in a repository, with the rows it was made from beside it:
 
-claims.json   the measurements, one row for each claim and world; measuring again replaces it
+claims.json   the measurements, one row for each claim and world; measuring again replaces it. A row of a claim that has
+              changed since, or whose experiment asks for something else now, is stale.
 claims.md     every claim of the shipped experiments: the statement and the value expected, ours in each world with
-              commit, date and number of runs and seeds, and the verdict; or that it has not been run
+              commit, date and number of runs and seeds, and the verdict; or that it has not been run, or is stale
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checks.properties import Verdict
-from analysis.expression import Unknown
+from analysis.expression import SEEDS, Unknown
 from analysis.files import read_json, replace_json
 from analysis.metrics.estimate import estimate_text
 from node.registry import PROTOCOLS
@@ -31,6 +34,7 @@ from testbed.rundir.manifest import git_revision
 from testbed.spec import experiment as spec
 from testbed.spec.raw import Claim, World
 from testbed.spec.values import Experiment
+from topologies import dump
 from topologies.formats.errors import InputError
 
 TITLES = {
@@ -55,6 +59,8 @@ Statements of the papers, and the numbers that come out here. Each row is a clai
 = it holds by construction, or nearly so: only its value is a result.
 `a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval. Below each value stand the
 commit and the date of its measurement, and over how many runs, with how many seeds, it was taken.
+A measurement that was taken with another statement, formula, accepted range or experiment (its network, load, protocol,
+faults, sweep and expectations) is stale: it tells nothing about the claim.
 
 The figures of the papers were not available as data: only numbers in their text can be compared. The tables "Beyond
 paper ..." and that of the group layer have statements that no paper makes.
@@ -62,6 +68,10 @@ paper ..." and that of the group layer have statements that no paper makes.
 HEADINGS = ("the paper says", "paper")
 OWN_HEADINGS = ("statement", "expected")
 NOT_RUN = "not run yet"
+MATTERS = {"asked": "experiment", "statement": "statement", "formula": "formula", "accept": "accepted range"}
+"""Fields of a claim with which it must have been measured, and their names on the page."""
+PROSE = ("question", "claims", "world")
+"""Keys of an experiment that do not change its runs in one world."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +87,8 @@ class Row:
     accept: str
     note: str = ""
     by_construction: bool = False
+    asked: str = ""
+    """Digest of what its experiment asks for; empty in a row from before there was one."""
     ours: Any = None
     verdict: str = ""
     reason: str = ""
@@ -154,47 +166,73 @@ def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin
     """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
     a run say nothing about it.
     """
-    seeds = len({point.variant.get("seed") for point in points})
-    taken = {"world": points[0].world, "runs": len(points), "seeds": seeds, **origin}
+    taken = {"world": points[0].world, "runs": len(points), "seeds": _seeds(points), **origin}
     measured = _row(experiment, claim, verdict="unknown", **taken)
-    reservations = dict.fromkeys(_reservations(experiment, claim, points))
+    judged = {one.id: _judge(experiment, one, points) for one in experiment.claims}
+    ours, holds, read = judged[claim.id]
+    stated = [set[str]().union(*reads) for reads in zip(*(reads for _, _, reads in judged.values()), strict=True)]
+    reservations = dict.fromkeys(_reservations(points, read, stated))
     if reservations:
         return replace(measured, reason="; ".join(reservations))
-    results = [point.results() for point in points]
-    ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
     if isinstance(holds, Unknown):
         return replace(measured, reason=holds.reason)
-    most = max(map(_runs_of, ours if isinstance(ours, list) else [ours]), default=0)
-    if most > seeds:
-        of_seeds = _count(seeds, "seed")
-        return replace(measured, reason=f"{most} runs of {of_seeds} are not independent, so they give no interval")
     return replace(measured, ours=ours, verdict="pass" if holds else "fail")
 
 
-def _runs_of(value: object) -> int:
-    """Number of runs that an interval counts as independent; 0 of any other value."""
-    return int(value["runs"]) if isinstance(value, Mapping) and "half_width" in value else 0
-
-
-def _reservations(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> Iterator[str]:
-    """Doubts about the runs. Unless the claim is about them: promises that a run broke or could not tell, and networks
-    that were not as asked. A property that another claim of the experiment names is that claim's matter.
+def _judge(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> tuple[Any, bool | Unknown, list[set[str]]]:
+    """The measured value, whether the claim holds, and what it reads of each run: names of sections, and of properties
+    whose verdict or violations it reads.
     """
-    formula = str(claim.ours)
-    named = set(re.findall(r"\w+", _OF_A_PROPERTY.sub("", formula)))
-    stated = {name for one in experiment.claims for name in _OF_A_PROPERTY.findall(str(one.ours))}
-    for point in points:
+    results = [_Noted(point.results()) for point in points]
+    for one in results:
+        one["properties"] = {name: _Noted(entry) for name, entry in (one.get("properties") or {}).items()}
+    seen: dict[str, Any] = {"runs": results} if experiment.sweep or experiment.seeds else results[0]
+    seen[SEEDS] = _seeds(points)
+    ours, holds = claim.judge(seen)
+    return ours, holds, [_names_read(one) for one in results]
+
+
+def _seeds(points: Sequence[Point]) -> int:
+    return len({point.variant.get("seed") for point in points})
+
+
+def _names_read(results: _Noted) -> set[str]:
+    return results.read | {name for name, one in results["properties"].items() if one.read & {"verdict", "violations"}}
+
+
+class _Noted(dict[str, Any]):
+    """Results that note which names an expression reads."""
+
+    def __init__(self, results: Mapping[str, Any]) -> None:
+        super().__init__(results)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+def _reservations(points: Sequence[Point], read: Sequence[set[str]], stated: Sequence[set[str]]) -> Iterator[str]:
+    """Doubts about the runs, and what a run broke or does not tell: promises and expectations, unless the claim reads
+    the verdict on the run; its network, unless the claim reads its measurements. `read`: what the claim reads of each
+    run; `stated`: what any claim of the experiment does. A property that is stated of a run is that claim's matter.
+    """
+    for point, own, known in zip(points, read, stated, strict=True):
         yield from point.doubts
-        if "verdict" not in named:
+        if "verdict" not in own:
             for name, one in (point.summary.get("properties") or {}).items():
-                if one["promised"] and name not in stated and one["verdict"] != Verdict.PASS.value:
+                if one["promised"] and name not in known and one["verdict"] != Verdict.PASS.value:
                     how = "violates" if one["verdict"] == Verdict.FAIL.value else "does not tell"
                     yield f"a run {how} {name}"
-        if named.isdisjoint(("accuracy", "links")) and (point.summary.get("accuracy") or {}).get("fail"):
+            for one in point.summary.get("expect") or ():
+                about = _OF_A_PROPERTY.fullmatch(one["condition"])
+                if one["verdict"] == Verdict.FAIL.value and not (about and about[1] in known):
+                    yield f"a run does not meet {one['condition']}"
+        if own.isdisjoint(("accuracy", "links")) and (point.summary.get("accuracy") or {}).get("fail"):
             yield "the network of a run was not as asked"
 
 
-_OF_A_PROPERTY = re.compile(r"\bproperties\.(\w+)\.\w+")
+_OF_A_PROPERTY = re.compile(r"properties\.(\w+)\.(verdict == 'pass'|violations == 0)")
 
 
 def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
@@ -209,20 +247,36 @@ def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
         accept=f"{accept[0]:g} to {accept[1]:g}" if isinstance(accept, tuple) else str(accept),
         note=claim.note,
         by_construction=claim.by_construction,
+        asked=_digest(experiment),
         **judged,
     )
+
+
+def _digest(experiment: Experiment) -> str:
+    """Digest of what an experiment asks for, without its prose. The order of a sweep counts: claims number its runs."""
+    assert isinstance(experiment.document.value, dict)
+    asked = {key: value for key, value in sorted(experiment.document.value.items()) if key not in PROSE}
+    asked["topology"] = dump.as_block(experiment.topology) | {"description": ""}
+    return hashlib.sha256(json.dumps(asked, default=str).encode()).hexdigest()[:16]
 
 
 # Page.
 
 
-def check_page(page: Path) -> None:
-    """Raise InputError when the page cannot be written at `page`, or its rows cannot be read; before hours of runs."""
+def check_page(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise InputError when these rows cannot be put into the page at `page`; before hours of runs."""
     if page.suffix != ".md":
         raise InputError(f"{page}: the page of claims is a Markdown file, such as claims.md")
     if not page.absolute().parent.is_dir():
         raise InputError(f"{page}: the page of claims cannot be written (there is no directory {page.parent})")
     _read(page.with_suffix(".json"))
+    for row in rows:
+        claim = next((claim.as_dict() for claim in _all_claims() if claim.id == row["id"]), row)
+        if row["experiment"] != claim["experiment"] or _changed(row, claim):
+            raise InputError(
+                f"{row['experiment']}: claim {row['id']} is not that of the shipped experiment {claim['experiment']}, "
+                "whose record it would replace; give it another id"
+            )
 
 
 @cache
@@ -233,12 +287,12 @@ def _all_claims() -> tuple[Row, ...]:
 
 def update_page(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Put measured rows into the page at `page` (a .md file). Raises InputError when it cannot be written or read."""
-    check_page(page)
+    check_page(page, rows)
     data = page.with_suffix(".json")
     known = {(row["id"], row["world"]): row for row in _read(data)}
     known |= {(row["id"], row["world"]): dict(row) for row in rows}
     claims, shipped = {row.id: row.as_dict() for row in _all_claims()}, spec.names()
-    claims |= {row["id"]: row for row in known.values() if row["experiment"] not in shipped}
+    claims = {row["id"]: row for row in known.values() if row["experiment"] not in shipped} | claims
     ordered = [known[key] for key in sorted(known) if key[0] in claims]
     try:
         replace_json(data, ordered)
@@ -248,8 +302,9 @@ def update_page(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def render_page(claims: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> str:
-    """Text of the page. `claims`: rows of the claims that it lists; a row of `measured` counts only while the
-    statement, the formula and the condition of its claim are unchanged."""
+    """Text of the page. `claims`: rows of the claims that it lists; a row of `measured` is stale unless it has all that
+    MATTERS in common with its claim.
+    """
     parts = [HEAD]
     ordered = sorted(claims, key=lambda row: (row["paper"].removeprefix("beyond "), row["paper"], row["id"]))
     for paper, rows in groupby(ordered, lambda row: str(row["paper"])):
@@ -269,7 +324,11 @@ def tables_of(paper: str, page: Path) -> str:
 
 
 def _is_of(row: Mapping[str, Any], claim: Mapping[str, Any]) -> bool:
-    return all(row[key] == claim[key] for key in ("id", "experiment", "statement", "formula", "accept"))
+    return all(row[key] == claim[key] for key in ("id", "experiment"))
+
+
+def _changed(row: Mapping[str, Any], claim: Mapping[str, Any]) -> list[str]:
+    return [name for key, name in MATTERS.items() if row[key] != claim[key]]
 
 
 def _line(claim: Mapping[str, Any], worlds: Sequence[Mapping[str, Any]]) -> str:
@@ -289,6 +348,8 @@ def _ours(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     reason = f" ({_cell(row['reason'])})" if row["reason"] else ""
     counts = [_count(row["runs"], "run")] + [_count(row["seeds"], "seed")] * (row["runs"] > 1 and row["seeds"] > 0)
     origin = f"<br><sub>{_cell(row['commit'])}, {_cell(row['date'])}, {', '.join(counts)}</sub>"
+    if changed := _changed(row, claim):
+        return f"stale {row['world']}: not measured with this {' and this '.join(changed)}{origin}"
     return f"{mark} {row['world']}: {_shown(row['ours'])}{reason}{origin}"
 
 

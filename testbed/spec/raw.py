@@ -589,11 +589,11 @@ class Claim(RawBlock):
             return ours, ours
         accept = self.accept
         if isinstance(accept, tuple):
-            accept = parse(_within(ours, *accept))
+            accept = parse(within(ours, *accept))
         return ours, condition(accept, {**results, "ours": ours, "value": self.value})
 
 
-def _within(ours: Any, low: float, high: float) -> str:
+def within(ours: Any, low: float, high: float) -> str:
     """The condition of a range: an estimate lies in it with its whole interval, a list with each of its values."""
     if isinstance(ours, Mapping):
         return f"{low!r} <= ours.low and ours.high <= {high!r}"

@@ -128,6 +128,10 @@ def test_answers_conditions(text: str, answer: bool) -> None:
         ("properties.fifo.verdict != 'fail'", "the verdict is unknown itself"),
         ("properties.fifo.violations == 0", "the verdict of properties.fifo is unknown, and so are its violations"),
         ("sum(where(runs, latency.p50_ms > 9).latency.p50_ms) == 0", "where finds nothing to sum"),
+        (
+            "len(where(days, estimate(hours.cost).high > 0)) > 0",
+            "2 runs of 1 seed are not independent, so they give no interval",
+        ),
         ("max(sum(where(days.hours, t > 9).cost)) <= 0", "where finds nothing to sum"),
         ("mean(1e308, 1e308) > 1", "mean of numbers as great as these has no value"),
         ("slope(huge, huge) > 1", "slope of numbers as great as these has no value"),

@@ -116,11 +116,12 @@ HAS_LEFT = "p1/n2 (incarnation 1) left, which no fault of the run explains"
 NO_END = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
 NO_QUORUM = "p1/n2 (incarnation 1) went from view 1 to view 3 without a quorum of the first"
 GIVEN_UP = "3 calls were reported as given up, which no fault of the run explains"
+ALL_REFUSED = "82 calls and operations were refused and 9 calls had objects, which no fault of the run explains"
 NOT_TOLD = "of 2 calls the caller was told neither objects nor end, or a weaker guarantee than it asked for"
 
 
 def calls(**outcomes: int) -> dict[str, Any]:
-    return {"calls": {"outcomes": {"given_up": 0, "not_as_asked": 0} | outcomes}}
+    return {"calls": {"calls": 9, "outcomes": {"given_up": 0, "refused": 0, "not_as_asked": 0} | outcomes}}
 
 
 GONE = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "leave"}
@@ -226,6 +227,9 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (calls(given_up=3), lasting(groups("2", "134"), 2 * SECOND), []),
         (calls(given_up=3), lasting(fault("crash", "p1/n2"), 1000), []),
         (calls(aborted=3, refused=1), [], []),
+        (calls(refused=81), [], []),
+        (calls(refused=82), [], [ALL_REFUSED]),
+        (calls(refused=82), lasting(groups("2", "134"), 2 * SECOND), []),
         (calls(not_as_asked=2), [fault("pause", "p1/n2")], [NOT_TOLD]),
     ],
 )

@@ -30,10 +30,10 @@ def masks(objects: Whom, flags: int = 0) -> list[tuple[int, int]]:
 class CallAuthor(Author):
     """Writes a history of calls event by event, one nanosecond after the other."""
 
-    def submit(self, one: Object, whom: Whom | None = (), flags: int = 0) -> MessageId:
-        """A call; with `whom` None no report gives its addressees."""
+    def submit(self, one: Object, whom: Whom | None = (), flags: int = 0, *, operation: int = 0) -> MessageId:
+        """A call, or an operation; with `whom` None no report gives its addressees."""
         incarnation, number = one
-        message = self.submit_next(incarnation, extra=number)
+        message = self.submit_next(incarnation, extra=number, value=operation)
         if whom is not None:
             self.address(message, whom, flags)
         return message
@@ -120,7 +120,8 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             receivers = rng.sample(everybody, rng.randint(1, 4))
             whom = None if rng.random() < 0.1 else {(one.member, number) for one, number in receivers}
             flags = rng.choice([0, 0, 0, ATOMIC, UNORDERED, DIRECT, UNORDERED | ATOMIC])
-            asked.append(author.submit(rng.choice(everybody), whom, flags))
+            operation = rng.choice([0, 0, 0, 0, 1])
+            asked.append(author.submit(rng.choice(everybody), whom, flags, operation=operation))
         elif what < 0.92:
             message = rng.choice(asked) if rng.random() < 0.98 else MessageId(*incarnation, rng.choice([1, 50]))
             author.hand(message, *rng.sample(everybody, rng.randint(1, 6)))

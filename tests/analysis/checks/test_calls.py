@@ -66,8 +66,8 @@ def told(*steps: str, stop: str = "abc") -> PlainHistory:
     for step in steps:
         words, _, flag = step.partition(", ")
         match words.split():
-            case caller, "calls", "?":
-                calls.append(author.submit(spot(caller), None))
+            case caller, "calls" | "joins" as what, "?":
+                calls.append(author.submit(spot(caller), None, operation=int(what == "joins")))
             case caller, "calls", *names:
                 whom = [(incarnation.member, number) for incarnation, number in map(spot, names)]
                 calls.append(author.submit(spot(caller), whom, FLAGS[flag]))
@@ -75,9 +75,9 @@ def told(*steps: str, stop: str = "abc") -> PlainHistory:
                 author.hand(calls[int(call) - 1], spot(receiver))
             case name, "ended":
                 author.note(spot(f"{name}1")[0], Event.ENDED)
-            case call, "aborted":
+            case call, "aborted" | "refused" as outcome:
                 message = calls[int(call) - 1]
-                author.report(Incarnation(*message[:2]), CallReport.ABORTED, value=message.number)
+                author.report(Incarnation(*message[:2]), CallReport[outcome.upper()], value=message.number)
     return author.stop(*((A, B, C)["abc".index(name)] for name in stop))
 
 
@@ -146,6 +146,21 @@ BROKEN: dict[str, tuple[PlainHistory, set[Property], str]] = {
         {ATOMICITY},
         "an object gets what was aborted",
     ),
+    "a member that crashes later gets an aborted call": (
+        told("a1 calls b1 c1, atomic", "1 aborted", "c1 gets 1", stop="ab"),
+        {ATOMICITY},
+        "an object gets what was aborted: p1/a #1: p1/c object 1 delivers it at position 1",
+    ),
+    "one object gets a refused call": (
+        told("a1 calls b1 c1", "b1 gets 1", "1 refused"),
+        {INTEGRITY},
+        "an object gets what was refused: p1/a #1: p1/b object 1 delivers it at position 1",
+    ),
+    "an object gets a refused call whose objects are not on record": (
+        told("a1 calls ?", "b1 gets 1", "1 refused"),
+        {INTEGRITY},
+        "an object gets what was refused",
+    ),
     "an atomic call is lost without a word": (
         told("a1 calls b1, atomic"),
         {ATOMICITY},
@@ -175,6 +190,10 @@ RIGHT: dict[str, PlainHistory] = {
     ),
     "nobody owes anything to who crashed": told("a1 calls b1 c1", "b1 gets 1", stop="ab"),
     "nobody gets an aborted call": told("a1 calls b1 c1, atomic", "1 aborted"),
+    "an operation that nobody confirmed may be carried out": told(
+        "a1 joins ?", "b1 gets 1", "1 refused", "a1 calls b1", "b1 gets 2"
+    ),
+    "nobody gets a refused call": told("a1 calls b1 c1", "1 refused"),
 }
 
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from analysis.expression import Unknown, condition, parse
 from node.registry import PROTOCOLS
-from testbed.run.claims import NOT_RUN, Selection, judged_row, list_claims, render_page, update_page
+from testbed.run.claims import HEAD, MATTERS, NOT_RUN, Row, Selection, judged_row, list_claims, render_page, update_page
 from testbed.run.sweep import Point
 from testbed.spec import experiment as spec
+from testbed.spec.raw import within
 from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).parents[3]
-BROKEN = {"promised": True, "verdict": "fail"}
+BROKEN = {"promised": True, "verdict": "fail", "violations": 1}
 UNTOLD = {"promised": True, "verdict": "unknown"}
 KEPT = {"promised": True, "verdict": "pass", "violations": 0}
 
@@ -33,6 +35,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "accept": "0.9 to 1",
         "note": "",
         "by_construction": False,
+        "asked": "0123456789abcdef",
         "ours": 0.98765,
         "verdict": "pass",
         "reason": "",
@@ -71,8 +74,40 @@ def test_what_no_run_can_contradict_has_no_tick() -> None:
 
 
 def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:
-    for measured in ([], [row(accept="0.8 to 1")], [row(formula="1")], [row(experiment="co-scale")]):
+    for measured in ([], [row(experiment="co-scale")]):
         assert render_page([row()], measured).rstrip().endswith(f"| 0.9 to 1 | {NOT_RUN} |")
+
+
+@pytest.mark.parametrize(
+    ("changes", "this"),
+    [
+        ({"accept": "0.8 to 1"}, "this accepted range"),
+        ({"formula": "1", "statement": "T_co grows."}, "this statement and this formula"),
+        ({"asked": "fedcba9876543210"}, "this experiment"),
+        ({"asked": ""}, "this experiment"),
+    ],
+)
+def test_a_measurement_with_another_claim_or_experiment_stands_on_it_as_stale(
+    changes: dict[str, Any], this: str
+) -> None:
+    (line,) = [line for line in render_page([row()], [row(**changes)]).splitlines() if "000-figure7-tco" in line]
+    assert line.endswith(f"| 0.9 to 1 | stale sim: not measured with {this}{ORIGIN} |")
+
+
+def test_an_experiment_with_another_network_or_load_is_another_one_but_its_prose_does_not_matter() -> None:
+    path = spec.find("co-stages")
+    text = path.read_text(encoding="utf-8")
+
+    def asked(old: str, new: str) -> str:
+        assert old in text
+        experiment = spec.loads(text.replace(old, new), protocols=PROTOCOLS, folder=path.parent)
+        return judged_row(
+            experiment, experiment.claims[0], [Point(variant={}, given={}, summary={}, world="sim")], {}
+        ).asked
+
+    same = asked("", "")
+    assert asked("question: ", "question: Again, ") == asked("statement: ", "statement: Again, ") == same
+    assert len({same, asked("delay: 20 ms", "delay: 200 ms"), asked("rate: 200 /s", "rate: 2 /s")}) == 3
 
 
 def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> None:
@@ -109,25 +144,66 @@ def test_so_is_a_claim_about_runs_that_broke_a_promise_or_had_another_network(
 
 
 @pytest.mark.parametrize(
-    ("broken", "verdict", "reason"),
-    [("grant_order", "pass", ""), ("fence_order", "unknown", "a run violates fence_order")],
+    ("run", "broken", "verdict", "reason"),
+    [
+        (0, "grant_order", "pass", ""),
+        (0, "mutual_exclusion", "fail", ""),
+        (0, "fence_order", "unknown", "a run violates fence_order"),
+        (1, "grant_order", "pass", ""),
+        (1, "mutual_exclusion", "unknown", "a run violates mutual_exclusion"),
+        (2, "grant_order", "unknown", "a run violates grant_order"),
+    ],
 )
-def test_a_broken_promise_is_the_matter_of_the_claim_that_names_it(broken: str, verdict: str, reason: str) -> None:
-    experiment = spec.load(spec.find("mutex-central"), protocols=PROTOCOLS)
-    claim = next(claim for claim in experiment.claims if claim.id == "001-central-exclusion")
-    properties = {"mutual_exclusion": KEPT, "service": KEPT, broken: BROKEN}
-    point = Point(variant={}, given={}, summary={"properties": properties}, world="sim")
-    row = judged_row(experiment, claim, [point], {})
+def test_a_broken_promise_of_a_run_is_the_matter_of_the_claim_that_reads_it(
+    run: int, broken: str, verdict: str, reason: str
+) -> None:
+    row = _of_mutex_central(run, {"properties": PROMISES | {broken: BROKEN}})
     assert (row.verdict, row.reason) == (verdict, reason)
 
 
+@pytest.mark.parametrize(
+    ("run", "condition", "verdict"),
+    [
+        (0, "properties.mutual_exclusion.verdict == 'pass'", "pass"),
+        (1, "properties.mutual_exclusion.verdict == 'pass'", "unknown"),
+        (0, "properties.mutual_exclusion.checked > 0", "unknown"),
+        (0, "properties.mutual_exclusion.verdict == 'pass' and latency.p99_ms < 9", "unknown"),
+    ],
+)
+def test_so_is_an_expectation_about_it_that_was_not_met(run: int, condition: str, verdict: str) -> None:
+    row = _of_mutex_central(run, {"properties": PROMISES, "expect": [{"condition": condition, "verdict": "fail"}]})
+    assert (row.verdict, row.reason) == (verdict, f"a run does not meet {condition}" if verdict == "unknown" else "")
+
+
+PROMISES = {"mutual_exclusion": KEPT, "service": KEPT, "grant_order": KEPT}
+
+
+def _of_mutex_central(run: int, summary: dict[str, Any]) -> Row:
+    """Row of a claim about two properties of run 0. Other claims read the grant order of runs 0 and 1, no claim reads
+    run 2.
+    """
+    experiment = spec.load(spec.find("mutex-central"), protocols=PROTOCOLS)
+    claim = next(claim for claim in experiment.claims if claim.id == "001-central-exclusion")
+    points = [Point(variant={}, given={}, summary={"properties": PROMISES}, world="sim")] * 3
+    points[run] = replace(points[run], summary=summary)
+    return judged_row(experiment, claim, points, {})
+
+
 @pytest.mark.parametrize(("seeds", "verdict"), [((1,), "unknown"), ((1, 2), "unknown"), ((1, 2, 3, 4), "pass")])
-def test_runs_of_one_seed_are_not_independent(seeds: tuple[int, ...], verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("ours", "accept"),
+    [
+        ("estimate(runs.load.server_share)", "ours.high <= 1"),
+        ("estimate(runs.load.server_share).high", "ours <= 1"),
+        ("1", "estimate(runs.load.server_share).high <= 1"),
+    ],
+)
+def test_runs_of_one_seed_are_not_independent(ours: str, accept: str, seeds: tuple[int, ...], verdict: str) -> None:
     experiment = spec.load(spec.find("atop-patience"), protocols=PROTOCOLS)
-    claim = next(claim for claim in experiment.claims if claim.id == "002-atop-server")
-    given = {"protocol": "atop", "parameters": {"ahead": True, "dummy_after_ns": 10**9}}
+    claim = experiment.claims[0].model_copy(update={"ours": parse(ours), "accept": parse(accept)})
+    experiment = replace(experiment, claims=(claim,))
     points = [
-        Point(variant={"seed": seed}, given=given, summary={"load": {"server_share": 1.0}}, world="sim")
+        Point(variant={"seed": seed}, given={}, summary={"load": {"server_share": 1.0}}, world="sim")
         for seed in (seeds * 4)[:4]
     ]
     row = judged_row(experiment, claim, points, {})
@@ -152,20 +228,48 @@ def test_the_page_of_the_repository_has_every_claim_as_its_rows_say_it() -> None
     assert page.read_text(encoding="utf-8") == render_page(claims, rows)
     assert all(one["commit"] and one["date"] and one["runs"] and one["seeds"] for one in rows)
     notes = {one["id"]: one["note"] for one in claims}
+    verdicts = {"pass": True, "fail": False}
+    for one in rows:
+        claim = next(claim for claim in claims if claim["id"] == one["id"])
+        if all(one[key] == claim[key] for key in MATTERS) and one["verdict"] in verdicts:
+            assert _rejudged(one) in (verdicts[one["verdict"]], None), f"{one['id']}: its value has another verdict"
     silent = [one["id"] for one in rows if one["verdict"] == "fail" and not notes[one["id"]]]
     assert not silent, "a claim that does not hold says why"
     opening = re.compile(r"(And|But|It|Nor|So|They|This|The same)\b")
     assert not [one["statement"] for one in claims if opening.match(one["statement"])], "the page orders them by name"
 
 
+def _rejudged(one: dict[str, Any]) -> bool | None:
+    """Whether the value of a row is accepted; None if its runs must be known, too."""
+    bounds = [float(bound) for bound in one["accept"].split(" to ")] if " to " in one["accept"] else []
+    accept = within(one["ours"], *bounds) if bounds else one["accept"]
+    held = condition(parse(accept), {"ours": one["ours"], "value": one["value"]})
+    return None if isinstance(held, Unknown) else held
+
+
 def test_measuring_again_replaces_one_row_and_keeps_the_others(tmp_path: Path) -> None:
     page = tmp_path / "claims.md"
-    mine = row(experiment="mine")
+    mine = row(experiment="mine", id="mine-tco")
     update_page(page, [mine, mine | {"world": "netns"}])
     update_page(page, [mine | {"ours": 0.5, "verdict": "fail"}])
     kept = {(one["world"], one["verdict"]) for one in json.loads((tmp_path / "claims.json").read_text())}
     assert kept == {("sim", "fail"), ("netns", "pass")}
     assert "✘ sim: 0.5" in page.read_text()
+
+
+@pytest.mark.parametrize("changes", [{"experiment": "mine"}, {"asked": "0"}, {"accept": "0 to 1"}])
+def test_a_claim_of_another_experiment_does_not_take_the_place_of_a_shipped_one(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    shipped = list_claims(Selection(experiment="co-stages"))[0].as_dict()
+    measured = shipped | {"verdict": "fail", "world": "sim", "runs": 1, "seeds": 1}
+    update_page(tmp_path / "claims.md", [measured])
+    with pytest.raises(InputError, match="is not that of the shipped experiment co-stages"):
+        update_page(tmp_path / "claims.md", [measured | {"verdict": "pass"} | changes])
+    assert [one["verdict"] for one in json.loads((tmp_path / "claims.json").read_text())] == ["fail"]
+    (tmp_path / "claims.json").write_text(json.dumps([measured | {"verdict": "pass"} | changes]))
+    update_page(tmp_path / "claims.md", [])
+    assert "✔" not in (tmp_path / "claims.md").read_text().removeprefix(HEAD)
 
 
 @pytest.mark.parametrize("damage", ["{", "[1]", '[{"id": 1}]', '[{"id": "a", "world": "b", "verdict": "x"}] x'])

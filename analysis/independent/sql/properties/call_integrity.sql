@@ -1,5 +1,5 @@
 -- Call integrity: no object gets a call twice, one that is not for it, one that its caller did not submit before, or one with
--- another payload than submitted.
+-- another payload than submitted; nor a call (operation 0 in its SUBMIT) that its caller says was REFUSED.
 
 CREATE OR REPLACE TEMP VIEW checked AS
 SELECT process.run, process.member, got_any.* FROM got_any JOIN process USING (process);
@@ -15,6 +15,10 @@ SELECT checked.run, checked.at_ns, checked.process, message, format('not for it,
 FROM checked JOIN call USING (message)
 ANTI JOIN is_for ON (is_for.message, is_for.member, is_for.object) = (checked.message, checked.member, checked.object)
 WHERE nth = 1 AND is_known
+UNION ALL
+SELECT checked.run, checked.at_ns, checked.process, message, format('refused, but got by object {} of', checked.object)
+FROM checked JOIN call USING (message) JOIN record ON (record.process, record.record) = (call.process, call.record)
+WHERE nth = 1 AND record.value & 255 = 0 AND message IN (SELECT message FROM told WHERE code = 'refused')
 UNION ALL
 SELECT checked.run, checked.at_ns, checked.process, message, format('got before it was asked for by object {} of', checked.object)
 FROM checked JOIN call USING (message)
