@@ -39,6 +39,8 @@ class Staged:
     undecodable: int = 0
     foreign_records: int = 0
     """Trace records that came from another port than their member's."""
+    strange_datagrams: int = 0
+    """Trace datagrams of nodes that cannot be decoded or are of another group."""
     future_records: int = 0
     """Trace records with a time after the frame that carried them."""
     notices: Mapping[Notice, int] = field(default_factory=dict)
@@ -69,6 +71,8 @@ def doubts(
         found.append(f"{inputs.unread_faults} lines of faults.jsonl cannot be read")
     if staged.foreign_records:
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
+    if staged.strange_datagrams:
+        found.append(f"{staged.strange_datagrams} trace datagrams cannot be decoded or are of another group")
     if staged.future_records:
         found.append(f"{staged.future_records} trace records tell of a time after the frame that carried them")
     found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((miscounts or {}).items())]

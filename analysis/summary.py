@@ -310,6 +310,7 @@ class _Analysis:
         return Staged(
             undecodable=counts.undecodable,
             foreign_records=counts.foreign_records,
+            strange_datagrams=counts.strange_datagrams,
             future_records=counts.future_records,
             notices=counts.notices,
         )

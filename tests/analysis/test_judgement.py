@@ -53,6 +53,12 @@ NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set aga
         (
             {},
             GOOD,
+            Staged(strange_datagrams=2),
+            ["2 trace datagrams cannot be decoded or are of another group"],
+        ),
+        (
+            {},
+            GOOD,
             Staged(future_records=2),
             ["2 trace records tell of a time after the frame that carried them"],
         ),

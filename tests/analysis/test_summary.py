@@ -339,6 +339,13 @@ def foresees(run: MadeRun) -> None:
     run.trace_after_ns = -(10**10)
 
 
+def garbles(run: MadeRun) -> None:
+    """Its last datagrams: one is a byte too long, one is of another group."""
+    for group, more in ((GROUP, b"\0"), (GROUP + 1, b"")):
+        body = encode_trace(group=group, node=3, node_incarnation=1, first=99, records=run.records[3, 1][-2:]) + more
+        run.sightings.append(Sighting(START_NS, 3, PortDirection.INBOUND, trace_frame(run.nodes[3], body)))
+
+
 def is_silent_when_started_again(run: MadeRun) -> None:
     run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
 
@@ -354,6 +361,7 @@ def is_silent_when_started_again(run: MadeRun) -> None:
             "there are trace records of p1/n4 (incarnation 2), never started",
         ),
         (foresees, "212 trace records tell of a time after the frame that carried them"),
+        (garbles, "2 trace datagrams cannot be decoded or are of another group"),
         (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
     ],
 )
