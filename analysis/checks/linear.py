@@ -41,11 +41,12 @@ from analysis.checks.properties import (
     altered,
     gap_reason,
     is_judged,
+    is_possible,
     judge,
     order_witness,
     undrained_reason,
 )
-from analysis.checks.views import NO_VIEWS, ViewRecords, present_at_the_end, views_of
+from analysis.checks.views import NO_VIEWS, VIEW_EVENTS, ViewRecords, present_at_the_end, views_of
 from collector.records import Event, Level
 
 Id = tuple[int, int, int]
@@ -65,6 +66,7 @@ _SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO
 _STOP, _ENDED = int(Event.STOP), int(Event.ENDED)
 _ENDS = (_STOP, _ENDED)
 _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
+_NAMING = _SPEAKING | VIEW_EVENTS
 _OPTIMISTIC = int(Level.OPTIMISTIC)
 
 
@@ -452,6 +454,7 @@ def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> In
     ]
     end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
     is_gapless = bool(records) and records[0][0] == Event.START
+    is_gapless &= all(is_possible(record[0], record[5]) for record in records if record[0] in _NAMING)
     return IncarnationRecord(
         name,
         steps,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from collector.records import Event
+
 
 class Verdict(enum.Enum):
     """Result of a check."""
@@ -256,6 +258,20 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.CALL_AGREEMENT: "nothing is known to have been called that had to arrive",
     Property.ATOMICITY: "no call is known",
 }
+
+
+def is_possible(event: Any, number: Any) -> Any:
+    """Whether the message or view that a record names can exist: numbers have 32 bits, and those of messages count
+    from 1. Other records name none. Arguments are numbers or NumPy arrays.
+    """
+    is_of_message = (event == _SUBMIT) | (event == _DELIVER) | (event == _UNDO)
+    is_of_view = (event == _VIEW) | (event == _MINORITY) | (event == _STATE)
+    fits = (number >> 32) == 0
+    return (fits & ((number > 0) | is_of_view)) | (is_of_message | is_of_view) ^ True
+
+
+_SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO)
+_VIEW, _MINORITY, _STATE = int(Event.VIEW), int(Event.MINORITY), int(Event.STATE)
 
 
 def gap_reason(gaps: Sequence[Incarnation], silent: Sequence[int], names: Mapping[int, str]) -> str:

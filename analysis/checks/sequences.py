@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from analysis.checks.properties import Incarnation, MessageId, Payload
+from analysis.checks.properties import Incarnation, MessageId, Payload, is_possible
 from analysis.checks.views import VIEW_EVENTS, ViewRecords, read_views
 from collector.records import Event, Level, Notice
 
@@ -133,7 +133,7 @@ class Records(NamedTuple):
 
     record: Ints
     event: npt.NDArray[np.int16]
-    """Negative: the record names an impossible message."""
+    """Negative: the record is impossible (properties.is_possible)."""
     detail: npt.NDArray[np.int32]
     at_ns: Ints
     value: Ints
@@ -183,7 +183,7 @@ def compact(batch: pa.RecordBatch) -> Records:
         for name in ("record", "number", "at_ns", "value", "size_bytes", "checksum")
     )
     message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
-    event = np.where(_is_possible(event, number), event, -event).astype(np.int16)
+    event = np.where(is_possible(event, number), event, -event).astype(np.int16)
     return Records(record, event, detail, at_ns, value, message, encode_payload(size_bytes, checksum))
 
 
@@ -191,12 +191,6 @@ def _steps(incarnation: Incarnation, records: Records, submissions: Rows) -> Ite
     yield from _parts(Step.SUBMISSION, records, submissions[_first_of_each(records.message[submissions])])
     yield from _deliveries(records, is_joiner=incarnation.is_joiner)
     yield from _parts(Step.BROKEN_PROMISE, records, np.flatnonzero(_is_broken_promise(records)))
-
-
-def _is_possible(event: npt.NDArray[np.int32], number: Ints) -> Mask:
-    """False for a record of an impossible message: numbers count from 1 and have 32 bits."""
-    speaks = np.isin(event, (Event.SUBMIT, Event.DELIVER, Event.UNDO))
-    return np.asarray(~speaks | ((number >= 1) & (number < 1 << 32)))
 
 
 def _in_order(chunks: list[Records]) -> Records:

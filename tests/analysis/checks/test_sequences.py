@@ -17,7 +17,7 @@ from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, d
 from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
-ENDED = Event.ENDED
+ENDED, VIEW = Event.ENDED, Event.VIEW
 Noted = tuple[Event, int, int]
 """Event, message number (of origin 7) and value, detail."""
 
@@ -147,6 +147,8 @@ FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] 
     "no start": (((SUBMIT, 1, 0), (STOP, 0, 1)), (2, 3), NOT_WHOLE),
     "number 0": (((START, 0, 0), (DELIVER, 0, 1)), (1, 2), NOT_WHOLE),
     "a number too large": (((START, 0, 0), (DELIVER, 2**32, 1)), (1, 2), NOT_WHOLE),
+    "a view with a number too large": (((START, 0, 0), (VIEW, 2**32, 1)), (1, 2), NOT_WHOLE),
+    "a view of number 0": (((START, 0, 0), (VIEW, 0, 1)), (1, 2), WHOLE),
     "a crash, without an end": (((START, 0, 0),), (), CRASHED),
     "a stop": (((START, 0, 0), (STOP, 0, 1)), (), CRASHED | {"stop_detail": 1}),
     "an exclusion": (((START, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"has_ended": True}),
