@@ -454,7 +454,7 @@ def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> In
     ]
     end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
     is_gapless = bool(records) and records[0][0] == Event.START
-    is_gapless &= all(is_possible(record[0], record[5]) for record in records if record[0] in _NAMING)
+    is_gapless &= all(is_possible(record[0], record[1], record[5]) for record in records if record[0] in _NAMING)
     return IncarnationRecord(
         name,
         steps,

@@ -334,7 +334,7 @@ def _is_in_minority(records: Sequence[Record]) -> bool:
 
 def _is_gapless(records: Sequence[Record]) -> bool:
     numbers = [record.record for record in records]
-    if not all(is_possible(record.event, record.message.number) for record in records):
+    if not all(is_possible(record.event, record.detail, record.message.number) for record in records):
         return False
     return numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0].event is Event.START
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from collector.records import Event
+from collector.records import Event, Level
 
 
 class Verdict(enum.Enum):
@@ -260,17 +260,19 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
 }
 
 
-def is_possible(event: Any, number: Any) -> Any:
-    """Whether the message or view that a record names can exist: numbers have 32 bits, and those of messages count
-    from 1. Other records name none. Arguments are numbers or NumPy arrays.
+def is_possible(event: Any, detail: Any, number: Any) -> Any:
+    """Whether the message, level or view that a record names can exist: numbers have 32 bits, and those of messages
+    count from 1. Other records name none. Arguments are numbers or NumPy arrays.
     """
     is_of_message = (event == _SUBMIT) | (event == _DELIVER) | (event == _UNDO)
     is_of_view = (event == _VIEW) | (event == _MINORITY) | (event == _STATE)
-    fits = (number >> 32) == 0
-    return (fits & ((number > 0) | is_of_view)) | (is_of_message | is_of_view) ^ True
+    is_named = ((number >> 32) == 0) & ((number > 0) | is_of_view)
+    is_level = (detail <= _FINAL) | (event == _SUBMIT) | is_of_view
+    return (is_named & is_level) | (is_of_message | is_of_view) ^ True
 
 
 _SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO)
+_FINAL = int(Level.FINAL)
 _VIEW, _MINORITY, _STATE = int(Event.VIEW), int(Event.MINORITY), int(Event.STATE)
 
 

@@ -183,7 +183,7 @@ def compact(batch: pa.RecordBatch) -> Records:
         for name in ("record", "number", "at_ns", "value", "size_bytes", "checksum")
     )
     message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
-    event = np.where(is_possible(event, number), event, -event).astype(np.int16)
+    event = np.where(is_possible(event, detail, number), event, -event).astype(np.int16)
     return Records(record, event, detail, at_ns, value, message, encode_payload(size_bytes, checksum))
 
 

@@ -814,7 +814,9 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
     end = next(((int(record[1]), record[2]) for record in records if record[1] in linear._ENDS), None)
     numbers = [record[0] for record in records]
     is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
-    is_gapless = is_gapless and all(is_possible(record.event, record.message.number) for record in records)
+    is_gapless = is_gapless and all(
+        is_possible(record.event, record.detail, record.message.number) for record in records
+    )
     has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
     rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
     views = read_views(rows, last_record=records[-1].record)

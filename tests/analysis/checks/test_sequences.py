@@ -148,6 +148,7 @@ FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] 
     "number 0": (((START, 0, 0), (DELIVER, 0, 1)), (1, 2), NOT_WHOLE),
     "a number too large": (((START, 0, 0), (DELIVER, 2**32, 1)), (1, 2), NOT_WHOLE),
     "a view with a number too large": (((START, 0, 0), (VIEW, 2**32, 1)), (1, 2), NOT_WHOLE),
+    "a level that does not exist": (((START, 0, 0), (DELIVER, 1, 3)), (1, 2), NOT_WHOLE),
     "a view of number 0": (((START, 0, 0), (VIEW, 0, 1)), (1, 2), WHOLE),
     "a crash, without an end": (((START, 0, 0),), (), CRASHED),
     "a stop": (((START, 0, 0), (STOP, 0, 1)), (), CRASHED | {"stop_detail": 1}),

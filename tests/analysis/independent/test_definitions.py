@@ -154,7 +154,12 @@ def test_states_taken_where_none_is_due(mutations: tuple[histories.Mutation, ...
 
 @pytest.mark.parametrize(
     ("event", "detail", "number"),
-    [(Event.DELIVER, Level.AGREED, 0), (Event.UNDO, Level.OPTIMISTIC, 1 << 32), (Event.VIEW, ViewReason.JOIN, 1 << 32)],
+    [
+        (Event.DELIVER, Level.AGREED, 0),
+        (Event.UNDO, Level.OPTIMISTIC, 1 << 32),
+        (Event.VIEW, ViewReason.JOIN, 1 << 32),
+        (Event.DELIVER, 3, 1),
+    ],
 )
 def test_impossible_records_leave_nothing_to_be_judged(event: Event, detail: int, number: int) -> None:
     builder = HistoryBuilder(A, B).install(1, A, B).deliver((A, B), "a1")
