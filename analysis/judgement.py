@@ -7,7 +7,7 @@ in force.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,9 +62,7 @@ def doubts(
         found.append(f"the capture is damaged: {capture.problem}")
     elif capture.damaged:
         found.append(f"{capture.damaged} blocks of the capture contradict themselves")
-    lost = manifest.capture.kernel_dropped_frames
-    if lost and not any("collector lost" in reason for reason in manifest.invalid):
-        found.append(f"the collector lost {lost} frames")
+    found += [reason for reason in _missing_frames(inputs, capture) if reason not in found]
     if manifest.clock is None and capture is not None:
         found.append("the manifest has no clock readings, so the capture cannot be set against the faults")
     if inputs.unread_faults:
@@ -77,6 +75,21 @@ def doubts(
         found.append(f"{staged.future_records} trace records tell of a time after the frame that carried them")
     found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((miscounts or {}).items())]
     return found
+
+
+def _missing_frames(inputs: RunInputs, capture: CaptureState | None) -> Iterator[str]:
+    """Signs that frames are missing in the capture. The whole blocks of one that was cut off show none."""
+    told = inputs.manifest.capture
+    if told.kernel_dropped_frames:
+        yield f"the collector lost {told.kernel_dropped_frames} frames"
+    if inputs.manifest.status != "complete":
+        return
+    if not told.complete:
+        yield "the capture is not complete"
+    if told.kernel_dropped_frames is None:
+        yield "the collector has not counted the frames that it lost"
+    if capture is not None and capture.frames != (told.frames or 0):
+        yield f"the capture has {capture.frames} frames, and the collector recorded {told.frames or 0}"
 
 
 def _names_of(inputs: RunInputs, incarnations: Collection[Incarnation]) -> str:

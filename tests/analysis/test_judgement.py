@@ -25,7 +25,7 @@ from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from tests.analysis.runs import START_NS, MadeRun
 
-GOOD = CaptureState(interface_names=("p1/n1",), metadata={}, frames=5, bytes=900, truncated=False, problem="",
+GOOD = CaptureState(interface_names=("p1/n1",), metadata={}, frames=0, bytes=900, truncated=False, problem="",
                     damaged=0, first_ns=1, last_ns=2)  # fmt: skip
 
 
@@ -35,7 +35,8 @@ def inputs(tmp_path: Path, **changes: Any) -> RunInputs:
     return read_run(run.write(tmp_path / "run"))
 
 
-LOST = {"capture": {"kernel_dropped_frames": 3}}
+LOST = {"capture": {"frames": 0, "kernel_dropped_frames": 3, "complete": True}}
+CUT_OFF = {"capture": {"frames": 2, "kernel_dropped_frames": None, "complete": False}}
 NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set against the faults"
 
 
@@ -49,6 +50,17 @@ NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set aga
         ({}, None, Staged(), ["there is no capture"]),
         (LOST, GOOD, Staged(), ["the collector lost 3 frames"]),
         (LOST | {"invalid": ["the collector lost 3 frames"]}, GOOD, Staged(), ["the collector lost 3 frames"]),
+        (
+            CUT_OFF | {"invalid": ["the capture is not complete"]},
+            GOOD,
+            Staged(),
+            [
+                "the capture is not complete",
+                "the collector has not counted the frames that it lost",
+                "the capture has 0 frames, and the collector recorded 2",
+            ],
+        ),
+        ({"capture": {}, "status": "failed"}, GOOD, Staged(), ["the run is failed"]),
         ({}, GOOD, Staged(foreign_records=2), ["2 trace records came from another port than their member's"]),
         (
             {},
