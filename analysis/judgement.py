@@ -41,6 +41,8 @@ class Staged:
     """Trace records that came from another port than their member's."""
     strange_datagrams: int = 0
     """Trace datagrams of nodes that cannot be decoded or are of another group."""
+    idle_records: int = 0
+    """Trace records with a time at which a fault had killed or paused their node."""
     future_records: int = 0
     """Trace records with a time after the frame that carried them."""
     notices: Mapping[Notice, int] = field(default_factory=dict)
@@ -48,9 +50,9 @@ class Staged:
 
 
 def doubts(
-    inputs: RunInputs, capture: CaptureState | None, staged: Staged, miscounts: Mapping[Incarnation, str] | None = None
+    inputs: RunInputs, capture: CaptureState | None, staged: Staged, mistakes: Mapping[Incarnation, str] | None = None
 ) -> list[str]:
-    """Reasons why the verdict on this run is `unknown` at best. `miscounts`: of submissions, by incarnation."""
+    """Reasons why the verdict on this run is `unknown` at best. `mistakes`: in records, by incarnation."""
     manifest = inputs.manifest
     found = []
     if manifest.status != "complete":
@@ -71,9 +73,11 @@ def doubts(
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
     if staged.strange_datagrams:
         found.append(f"{staged.strange_datagrams} trace datagrams cannot be decoded or are of another group")
+    if staged.idle_records:
+        found.append(f"{staged.idle_records} trace records tell of times at which a fault had stopped their nodes")
     if staged.future_records:
         found.append(f"{staged.future_records} trace records tell of a time after the frame that carried them")
-    found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((miscounts or {}).items())]
+    found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((mistakes or {}).items())]
     return found
 
 

@@ -55,8 +55,8 @@ class RunFacts:
     crashed: frozenset[Incarnation]
     """Incarnations whose end is not on record."""
     missing_records: int
-    miscounts: Mapping[Incarnation, str]
-    """Mistakes in the counts of submissions, by incarnation."""
+    mistakes: Mapping[Incarnation, str]
+    """Mistakes in records, by incarnation."""
     evidence: Evidence
 
 

@@ -77,7 +77,7 @@ def run_facts(
         has_views=any(one.views.installations for one in incarnations),
         crashed=frozenset(one.incarnation for one in incarnations if one.end_detail < 0),
         missing_records=sum(one.missing_records for one in incarnations),
-        miscounts={one.incarnation: one.miscount for one in incarnations if one.miscount},
+        mistakes={one.incarnation: one.mistake for one in incarnations if one.mistake},
         evidence=Evidence(
             gap=gap_reason(gaps, silent, names),
             undrained=undrained_reason(cut_short, len(full), names, in_minority),

@@ -50,6 +50,10 @@ NOT_COMPARED = -(1 << 63)
 
 ROWS_AT_ONCE = 1 << 16
 
+BACK_NS = 1_000_000
+"""So much earlier than the record before it a record may be: threads may number theirs in another order than they read
+the clock."""
+
 STEPS = pa.schema(
     [
         pa.field("step", pa.int8()),
@@ -93,8 +97,8 @@ class IncarnationFacts(NamedTuple):
     """Time of its last record."""
     is_for_objects: bool
     """Whether some of its messages are addressed to objects."""
-    miscount: str
-    """The mistake in the count of its submissions; empty: there is none, or records are missing."""
+    mistake: str
+    """The mistake in its times or in the count of its submissions; empty: there is none, or records are missing."""
     views: ViewRecords
 
 
@@ -224,13 +228,15 @@ def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> 
         first_ns=int(records.at_ns[0]),
         last_ns=int(records.at_ns[-1]),
         is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
-        miscount=_miscount(records, submissions, end) if is_gapless else "",
+        mistake=_mistake(records, submissions, end) if is_gapless else "",
         views=_views(records),
     )
 
 
-def _miscount(records: Records, submissions: Rows, end: Rows) -> str:
-    """A submission under a number that was used before, or without a record, would be owed by nobody."""
+def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
+    """A submission under a number that was used before, or without a record, would be owed by nobody. Times that go
+    back would set the ends of sections before their beginnings.
+    """
     numbers = records.message[submissions] & 0xFFFFFFFF
     due = np.arange(1, len(numbers) + 1)
     if len(wrong := np.flatnonzero(numbers != due)):
@@ -238,9 +244,10 @@ def _miscount(records: Records, submissions: Rows, end: Rows) -> str:
     if np.count_nonzero(records.event == Event.SUBMIT) > len(submissions):
         return "records submissions in another's name"
     told = int(records.value[end[0]]) if len(end) else len(submissions)
-    return (
-        "" if told == len(submissions) else f"tells of {told} submissions at its end, and recorded {len(submissions)}"
-    )
+    if told != len(submissions):
+        return f"tells of {told} submissions at its end, and recorded {len(submissions)}"
+    back = np.flatnonzero(records.at_ns[1:] < records.at_ns[:-1] - BACK_NS)
+    return f"gives its record {records.record[back[0] + 1]} an earlier time than the one before" if len(back) else ""
 
 
 def _views(records: Records) -> ViewRecords:

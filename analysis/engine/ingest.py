@@ -78,6 +78,8 @@ class Plan:
     load_end_ns: int | None
     notices: tuple[Notice, ...] = ()
     """Reports to be counted."""
+    idle_ns: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By member: times at which its node was stopped, let go on, stopped again …"""
     talk: traffic_source.Plan = field(default_factory=lambda: traffic_source.Plan(edges_ns=(), ports=()))
     max_talk: int = 0
     """Most rows of `talk`."""
@@ -91,6 +93,8 @@ class IngestCounts(NamedTuple):
     """Records of this group that did not come from their member's own port."""
     strange_datagrams: int
     """Trace datagrams of nodes that cannot be decoded or are of another group."""
+    idle_records: int
+    """Other records of this group with a time at which their node was stopped."""
     future_records: int
     """Other records of this group with a time after the frame that carried them."""
     records: Mapping[Incarnation, int]
@@ -123,6 +127,7 @@ class _PartCounts(NamedTuple):
     undecodable: int
     foreign_records: int
     strange_datagrams: int
+    idle_records: int
     future_records: int
     records: Counter[Incarnation]
     notices: dict[Notice, int]
@@ -152,7 +157,7 @@ class _Task:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._undecodable = self._foreign = self._strange = self._future = 0
+        self._undecodable = self._foreign = self._strange = self._idle = self._future = 0
         self._records: Counter[Incarnation] = Counter()
         self._notices = dict.fromkeys(plan.notices, 0)
         self._sent = _Sums(SENT_KEYS, ("datagrams", "wire_bytes", "payload_bytes"))
@@ -162,9 +167,10 @@ class _Task:
         self._indexes = np.array([-1 if port is None else port[1] for port in plan.ports] or [-1], np.int32)
 
     def counts(self) -> _PartCounts:
-        counts = (self._undecodable, self._foreign, self._strange, self._future, self._records, self._notices)
+        counts = (self._undecodable, self._foreign, self._strange, self._idle, self._future)
+        found = (self._records, self._notices)
         sums = (self._sent.table(), self._flows.table(MAX_FLOWS), self._talk.table())
-        return _PartCounts(*counts, *map(detached, sums))
+        return _PartCounts(*counts, *found, *map(detached, sums))
 
     def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
         """Rows of schema.FRAMES, and the frames that carry trace records."""
@@ -252,6 +258,9 @@ class _Task:
             self._notices[notice] += int((reports == int(notice)).sum())
         keep = is_ours & is_own
         self._future += int(self._is_future(records["at_ns"], carriers.time_ns[carrier])[keep].sum())
+        for member, edges_ns in self.plan.idle_ns.items():
+            at_ns = records["at_ns"][keep & (records["node"] == member)]
+            self._idle += int((np.searchsorted(edges_ns, at_ns, "right") % 2).sum())
         self._records += incarnations.counted(
             incarnations.codes_of(records["node"][keep], records["node_incarnation"][keep])
         )
@@ -300,6 +309,7 @@ def together(counts: Iterable[_PartCounts], plan: Plan) -> IngestCounts:
         undecodable=sum(part.undecodable for part in parts),
         foreign_records=sum(part.foreign_records for part in parts),
         strange_datagrams=sum(part.strange_datagrams for part in parts),
+        idle_records=sum(part.idle_records for part in parts),
         future_records=sum(part.future_records for part in parts),
         records=sum((part.records for part in parts), Counter()),
         notices={code: sum(part.notices[code] for part in parts) for code in plan.notices},

@@ -71,6 +71,12 @@ NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set aga
         (
             {},
             GOOD,
+            Staged(idle_records=2),
+            ["2 trace records tell of times at which a fault had stopped their nodes"],
+        ),
+        (
+            {},
+            GOOD,
             Staged(future_records=2),
             ["2 trace records tell of a time after the frame that carried them"],
         ),

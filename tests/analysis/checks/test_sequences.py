@@ -133,7 +133,7 @@ def test_only_own_submissions_count_and_each_once() -> None:
     assert [number(row["message"]) for row in rows] == [1, 2]
     assert not rows_of(Step.SUBMISSION, (SUBMIT, 1, 0), incarnation=2)
     facts, _ = facts_and_steps((START, 0, 0), (SUBMIT, 1, 0), incarnation=2)
-    assert facts.miscount == "records submissions in another's name"
+    assert facts.mistake == "records submissions in another's name"
 
 
 SUBMISSIONS: tuple[Noted, ...] = ((SUBMIT, 1, 0), (SUBMIT, 2, 0))
@@ -155,24 +155,24 @@ FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] 
     "an exclusion": (((START, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"has_ended": True}),
     "of two ends the first": (((START, 0, 0), (ENDED, 0, 0), (STOP, 0, 1)), (), CRASHED | {"has_ended": True}),
     "a stop first": (((START, 0, 0), (STOP, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"stop_detail": 0}),
-    "a count": (((START, 0, 0), *SUBMISSIONS, (STOP, 2, 1)), (), {"miscount": ""}),
-    "a crash tells no count": (((START, 0, 0), *SUBMISSIONS), (), {"miscount": ""}),
-    "a count with a gap": (((START, 0, 0), (SUBMIT, 2, 0)), (1, 3), {"miscount": ""}),
+    "a count": (((START, 0, 0), *SUBMISSIONS, (STOP, 2, 1)), (), {"mistake": ""}),
+    "a crash tells no count": (((START, 0, 0), *SUBMISSIONS), (), {"mistake": ""}),
+    "a count with a gap": (((START, 0, 0), (SUBMIT, 2, 0)), (1, 3), {"mistake": ""}),
     "a number twice": (
         ((START, 0, 0), *SUBMISSIONS, (SUBMIT, 2, 0), (STOP, 3, 1)),
         (),
-        {"miscount": "gives its submission 3 the number 2"},
+        {"mistake": "gives its submission 3 the number 2"},
     ),
-    "a number left out": (((START, 0, 0), (SUBMIT, 2, 0)), (), {"miscount": "gives its submission 1 the number 2"}),
+    "a number left out": (((START, 0, 0), (SUBMIT, 2, 0)), (), {"mistake": "gives its submission 1 the number 2"}),
     "more at the end": (
         ((START, 0, 0), *SUBMISSIONS, (STOP, 5, 1)),
         (),
-        {"miscount": "tells of 5 submissions at its end, and recorded 2"},
+        {"mistake": "tells of 5 submissions at its end, and recorded 2"},
     ),
     "less at the end": (
         ((START, 0, 0), *SUBMISSIONS, (ENDED, 0, 0)),
         (),
-        {"miscount": "tells of 0 submissions at its end, and recorded 2"},
+        {"mistake": "tells of 0 submissions at its end, and recorded 2"},
     ),
 }
 
