@@ -406,9 +406,9 @@ def faults_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> l
     return [_fault(json.dumps(line), topology) for line in fault_lines]
 
 
-IDLE_NS = 100_000_000
-"""A node certainly does nothing from so long after a fault that stopped it has taken effect: far longer than a kernel
-needs to kill or freeze a process."""
+IDLE_NS = 20_000_000
+"""A node certainly does nothing from so long after a fault that stopped it has taken effect. A fault has taken effect
+when all processes of the node are frozen or gone; the rest is for programs whose clock is not read exactly."""
 
 
 def idle_ns(inputs: RunInputs) -> dict[int, list[int]]:
