@@ -15,7 +15,6 @@ from analysis import expression
 from analysis import formatting as words
 from analysis.capture.source import CaptureState
 from analysis.checks.properties import (
-    VIEW_PROPERTIES,
     Finding,
     Incarnation,
     Place,
@@ -162,20 +161,16 @@ def noted(
     if views is not None and views["without_quorum"]:
         numbers = [str(number) for number in sorted({one["view"] for one in views["without_quorum"]})]
         which = f"{'views' if len(numbers) > 1 else 'view'} {words.listed(numbers)}"
-        notes |= dict.fromkeys(_OF_SECTIONS, f"as far as the views are right: {which} began without a quorum")
+        note = f"as far as the views are right: {which} began without a quorum"
+        notes |= {kind: "; ".join(filter(None, (notes.get(kind), note))) for kind in _OF_SECTIONS}
     return {
         kind: replace(finding, reason=notes[kind]) if finding.verdict is Verdict.PASS and kind in notes else finding
         for kind, finding in findings.items()
     }
 
 
-_OF_THE_CRASHED = frozenset(
-    (
-        *(Property.UNIFORM_AGREEMENT, Property.INTEGRITY, Property.FIFO, Property.CAUSAL, Property.TOTAL_ORDER),
-        *VIEW_PROPERTIES,
-    )
-)
-"""Properties that crashed incarnations must satisfy, too."""
+_OF_THE_CRASHED = frozenset(Property) - {Property.VALIDITY, Property.AGREEMENT, Property.SERVICE, Property.STATE}
+"""Properties that the records of crashed incarnations may violate."""
 
 _OF_SECTIONS = (Property.MUTUAL_EXCLUSION, Property.FENCE_ORDER)
 

@@ -153,7 +153,7 @@ def test_what_was_started_and_what_is_on_record_are_the_same(
 
 def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path) -> None:
     crashed = {Incarnation(1, 1)}
-    findings = dict.fromkeys(DELIVERY_PROPERTIES, PASS)
+    findings = dict.fromkeys(Property, PASS)
     real, simulated = inputs(tmp_path / "real", world="netns"), inputs(tmp_path / "simulated", world="sim")
 
     noted = judgement.noted(findings, real, crashed)
@@ -161,7 +161,8 @@ def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path
     assert noted[Property.TOTAL_ORDER].reason == (
         "as far as is on record: the last 10 ms of p1/n2 (incarnation 1) before the crash may be missing"
     )
-    assert noted[Property.VALIDITY].reason == ""
+    unnoted = {Property.VALIDITY, Property.AGREEMENT, Property.SERVICE, Property.STATE}
+    assert {kind for kind, finding in noted.items() if not finding.reason} == unnoted
     many = judgement.noted(findings, real, {Incarnation(1, number) for number in range(1, 6)})
     assert "10 ms of 5 incarnations before" in many[Property.TOTAL_ORDER].reason
     assert judgement.noted(findings, real, ()) == judgement.noted(findings, simulated, crashed) == findings
@@ -179,6 +180,8 @@ def test_an_exclusion_that_passes_in_views_without_a_quorum_says_so(tmp_path: Pa
         (Verdict.PASS, note),
         (Verdict.PASS, ""),
     ]
+    both = judgement.noted(findings, inputs(tmp_path / "real"), {Incarnation(1, 1)}, {"without_quorum": changes})
+    assert both[Property.FENCE_ORDER].reason.endswith(f"before the crash may be missing; {note}")
 
 
 def test_lost_frames_may_be_the_last_records_of_a_crashed_member(tmp_path: Path) -> None:
