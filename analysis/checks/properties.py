@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from collector.records import Event, Level
-
 
 class Verdict(enum.Enum):
     """Result of a check."""
@@ -271,9 +269,9 @@ def is_possible(event: Any, detail: Any, number: Any) -> Any:
     return (is_named & is_level) | (is_of_message | is_of_view) ^ True
 
 
-_SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO)
-_FINAL = int(Level.FINAL)
-_VIEW, _MINORITY, _STATE = int(Event.VIEW), int(Event.MINORITY), int(Event.STATE)
+_SUBMIT, _DELIVER, _UNDO, _VIEW, _MINORITY, _STATE = 2, 4, 5, 15, 16, 17
+_FINAL = 2
+"""Of collector.records, which would load NumPy for every command."""
 
 
 def gap_reason(gaps: Sequence[Incarnation], silent: Sequence[int], names: Mapping[int, str]) -> str:

@@ -157,7 +157,10 @@ def test_states_taken_where_none_is_due(mutations: tuple[histories.Mutation, ...
     [
         (Event.DELIVER, Level.AGREED, 0),
         (Event.UNDO, Level.OPTIMISTIC, 1 << 32),
+        (Event.SUBMIT, 0, 0),
         (Event.VIEW, ViewReason.JOIN, 1 << 32),
+        (Event.MINORITY, 1, 1 << 32),
+        (Event.STATE, 0, 1 << 32),
         (Event.DELIVER, 3, 1),
     ],
 )
