@@ -352,6 +352,9 @@ def is_judged(level: Any, highest: int) -> Any:
 
 _AGREED = 1
 
+INVENTED, TOO_EARLY = "delivered but never submitted", "delivered before it was submitted"
+"""Witness texts for deliveries of messages that their origins had not submitted."""
+
 STANDING = "delivered optimistically, and neither undone nor final"
 """Witness text for a full member's optimistic delivery that is in no judged sequence."""
 

@@ -535,8 +535,9 @@ def deliver_optimistically(history: PlainHistory, rng: random.Random) -> PlainHi
     found = _pick(history, rng, Event.SUBMIT)
     if found is None:
         return history
-    record = _record(history, found)._replace(event=Event.DELIVER, detail=Level.OPTIMISTIC)
-    return _with(history, rng.choice(sorted(history)), rng, record)
+    submitted = _record(history, found)
+    record = submitted._replace(event=Event.DELIVER, detail=Level.OPTIMISTIC)
+    return _with(history, rng.choice(sorted(history)), rng, record, after_ns=submitted.at_ns)
 
 
 def show_only(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -764,10 +765,12 @@ def _with_another(history: PlainHistory, rng: random.Random, change: Callable[[R
     return history if found is None else _with(history, found[0], rng, change(_record(history, found)))
 
 
-def _with(history: PlainHistory, incarnation: Incarnation, rng: random.Random, record: Record) -> PlainHistory:
-    """One more record, somewhere after START."""
+def _with(
+    history: PlainHistory, incarnation: Incarnation, rng: random.Random, record: Record, *, after_ns: int = 0
+) -> PlainHistory:
+    """One more record, somewhere after START and, if it can be, this time."""
     records = history[incarnation]
-    at = rng.randint(1, len(records))
+    at = rng.choice([place for place, r in enumerate(records, 1) if r.at_ns >= after_ns] or [len(records)])
     timed = record._replace(at_ns=records[at - 1].at_ns)
     return history | {incarnation: _numbered([*records[:at], timed, *records[at:]])}
 
