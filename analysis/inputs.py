@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from analysis.errors import AnalysisError
 from analysis.files import parse_json, read_text
 from analysis.formatting import is_end
-from analysis.requested_network import Network, RecordedFault, build, impairment_of
+from analysis.requested_network import END_NS, Network, RecordedFault, build, impairment_of
 from topologies import load
 from topologies.formats.errors import InputError
 from topologies.model import Direction, Impairment, Topology
@@ -404,6 +404,32 @@ def faults_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> l
     is no fault of this topology.
     """
     return [_fault(json.dumps(line), topology) for line in fault_lines]
+
+
+IDLE_NS = 20_000_000
+"""A node certainly does nothing from so long after a fault that stopped it has taken effect. A fault has taken effect
+when all processes of the node are frozen or gone; the rest is for programs whose clock is not read exactly."""
+
+
+def idle_ns(inputs: RunInputs) -> dict[int, list[int]]:
+    """By member: times at which faults had certainly killed or paused its node, let it go on, stopped it again …
+
+    A pause without an end ends before the nodes are stopped, but not before the load does.
+    """
+    of_node: dict[str, list[RecordedFault]] = {}
+    for fault in sorted(inputs.faults, key=lambda one: one.issued_ns):
+        if fault.kind in ("crash", "pause", "restart", "resume", "join"):
+            for name in fault.targets:
+                of_node.setdefault(name, []).append(fault)
+    found: dict[int, list[int]] = {}
+    for member, name in inputs.names.items():
+        own = of_node.get(name, [])
+        for fault, following in zip(own, [*own[1:], None], strict=False):
+            last_ns = END_NS if fault.kind == "crash" else inputs.manifest.phases.load_end_ns or 0
+            span = fault.effective_ns + IDLE_NS, last_ns if following is None else following.issued_ns
+            if fault.kind in ("crash", "pause") and span[0] < span[1]:
+                found.setdefault(member, []).extend(span)
+    return found
 
 
 def open_cuts(faults: Sequence[RecordedFault], before_ns: int) -> list[RecordedFault]:

@@ -7,7 +7,7 @@ in force.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from analysis import expression
 from analysis import formatting as words
 from analysis.capture.source import CaptureState
 from analysis.checks.properties import (
-    VIEW_PROPERTIES,
     Finding,
     Incarnation,
     Place,
@@ -39,6 +38,10 @@ class Staged:
     undecodable: int = 0
     foreign_records: int = 0
     """Trace records that came from another port than their member's."""
+    strange_datagrams: int = 0
+    """Trace datagrams of nodes that cannot be decoded or are of another group."""
+    idle_records: int = 0
+    """Trace records with a time at which a fault had killed or paused their node."""
     future_records: int = 0
     """Trace records with a time after the frame that carried them."""
     notices: Mapping[Notice, int] = field(default_factory=dict)
@@ -46,9 +49,9 @@ class Staged:
 
 
 def doubts(
-    inputs: RunInputs, capture: CaptureState | None, staged: Staged, miscounts: Mapping[Incarnation, str] | None = None
+    inputs: RunInputs, capture: CaptureState | None, staged: Staged, mistakes: Mapping[Incarnation, str] | None = None
 ) -> list[str]:
-    """Reasons why the verdict on this run is `unknown` at best. `miscounts`: of submissions, by incarnation."""
+    """Reasons why the verdict on this run is `unknown` at best. `mistakes`: in records, by incarnation."""
     manifest = inputs.manifest
     found = []
     if manifest.status != "complete":
@@ -60,19 +63,36 @@ def doubts(
         found.append(f"the capture is damaged: {capture.problem}")
     elif capture.damaged:
         found.append(f"{capture.damaged} blocks of the capture contradict themselves")
-    lost = manifest.capture.kernel_dropped_frames
-    if lost and not any("collector lost" in reason for reason in manifest.invalid):
-        found.append(f"the collector lost {lost} frames")
+    found += [reason for reason in _missing_frames(inputs, capture) if reason not in found]
     if manifest.clock is None and capture is not None:
         found.append("the manifest has no clock readings, so the capture cannot be set against the faults")
     if inputs.unread_faults:
         found.append(f"{inputs.unread_faults} lines of faults.jsonl cannot be read")
     if staged.foreign_records:
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
+    if staged.strange_datagrams:
+        found.append(f"{staged.strange_datagrams} trace datagrams cannot be decoded or are of another group")
+    if staged.idle_records:
+        found.append(f"{staged.idle_records} trace records tell of times at which a fault had stopped their nodes")
     if staged.future_records:
         found.append(f"{staged.future_records} trace records tell of a time after the frame that carried them")
-    found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((miscounts or {}).items())]
+    found += [f"{_names_of(inputs, [one])} {what}" for one, what in sorted((mistakes or {}).items())]
     return found
+
+
+def _missing_frames(inputs: RunInputs, capture: CaptureState | None) -> Iterator[str]:
+    """Signs that frames are missing in the capture. The whole blocks of one that was cut off show none."""
+    told = inputs.manifest.capture
+    if told.kernel_dropped_frames:
+        yield f"the collector lost {told.kernel_dropped_frames} frames"
+    if inputs.manifest.status != "complete":
+        return
+    if not told.complete:
+        yield "the capture is not complete"
+    if told.kernel_dropped_frames is None:
+        yield "the collector has not counted the frames that it lost"
+    if capture is not None and capture.frames != (told.frames or 0):
+        yield f"the capture has {capture.frames} frames, and the collector recorded {told.frames or 0}"
 
 
 def _names_of(inputs: RunInputs, incarnations: Collection[Incarnation]) -> str:
@@ -141,20 +161,16 @@ def noted(
     if views is not None and views["without_quorum"]:
         numbers = [str(number) for number in sorted({one["view"] for one in views["without_quorum"]})]
         which = f"{'views' if len(numbers) > 1 else 'view'} {words.listed(numbers)}"
-        notes |= dict.fromkeys(_OF_SECTIONS, f"as far as the views are right: {which} began without a quorum")
+        note = f"as far as the views are right: {which} began without a quorum"
+        notes |= {kind: "; ".join(filter(None, (notes.get(kind), note))) for kind in _OF_SECTIONS}
     return {
         kind: replace(finding, reason=notes[kind]) if finding.verdict is Verdict.PASS and kind in notes else finding
         for kind, finding in findings.items()
     }
 
 
-_OF_THE_CRASHED = frozenset(
-    (
-        *(Property.UNIFORM_AGREEMENT, Property.INTEGRITY, Property.FIFO, Property.CAUSAL, Property.TOTAL_ORDER),
-        *VIEW_PROPERTIES,
-    )
-)
-"""Properties that crashed incarnations must satisfy, too."""
+_OF_THE_CRASHED = frozenset(Property) - {Property.VALIDITY, Property.AGREEMENT, Property.SERVICE, Property.STATE}
+"""Properties that the records of crashed incarnations may violate."""
 
 _OF_SECTIONS = (Property.MUTUAL_EXCLUSION, Property.FENCE_ORDER)
 

@@ -30,7 +30,7 @@ from analysis.checks.sequences import IncarnationFacts
 from analysis.engine import ingest, session
 from analysis.errors import MachineError
 from analysis.files import replace_json
-from analysis.inputs import RunInputs, read_run
+from analysis.inputs import RunInputs, idle_ns, read_run
 from analysis.judgement import Staged
 from analysis.metrics import (
     anomalies,
@@ -305,11 +305,14 @@ class _Analysis:
             start_ns=self.start_ns,
             load_end_ns=self.manifest.phases.load_end_ns,
             notices=COUNTED,
+            idle_ns=idle_ns(self.inputs),
         )
         self.counts = counts = ingest.write_tables(self.spark, self.inputs.capture_path, plan, self.stage)
         return Staged(
             undecodable=counts.undecodable,
             foreign_records=counts.foreign_records,
+            strange_datagrams=counts.strange_datagrams,
+            idle_records=counts.idle_records,
             future_records=counts.future_records,
             notices=counts.notices,
         )
@@ -426,7 +429,7 @@ class _Analysis:
         results["expect"] = [
             judgement.expectation(text, results, is_valid=not manifest.invalid) for text in manifest.expect
         ]
-        doubts = judgement.doubts(self.inputs, self.capture, staged, facts.miscounts)
+        doubts = judgement.doubts(self.inputs, self.capture, staged, facts.mistakes)
         doubts += unexplained(
             circumstances_of(self.inputs),
             excluded=facts.excluded,

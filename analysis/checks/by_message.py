@@ -55,8 +55,8 @@ class RunFacts:
     crashed: frozenset[Incarnation]
     """Incarnations whose end is not on record."""
     missing_records: int
-    miscounts: Mapping[Incarnation, str]
-    """Mistakes in the counts of submissions, by incarnation."""
+    mistakes: Mapping[Incarnation, str]
+    """Mistakes in records, by incarnation."""
     evidence: Evidence
 
 
@@ -202,6 +202,8 @@ class _Seen(NamedTuple):
     all_deliveries: tuple[Ints, Ints]
     payload: Ints
     """Payloads of `all_deliveries`."""
+    is_judged: Mask
+    """Those of `all_deliveries` that are judged."""
 
     @classmethod
     def of(cls, incarnation: Walked, facts: RunFacts, span: Span) -> _Seen:
@@ -221,6 +223,7 @@ class _Seen(NamedTuple):
             promises=(message[wanted.promises], at_ns[wanted.promises]),
             all_deliveries=(message[wanted.all_deliveries], at_ns[wanted.all_deliveries]),
             payload=columns["payload"][wanted.all_deliveries],
+            is_judged=np.isin(wanted.all_deliveries, wanted.deliveries),
         )
 
 
@@ -275,6 +278,7 @@ class _Table:
         _note(self.promises, self.promise_ns, *self._rows(seen.promises))
         rows, at_ns = self._rows(seen.all_deliveries)
         is_altered = (self.submit_ns[rows] != NEVER) & (self.payload[rows] != seen.payload)
+        is_altered |= ~seen.is_judged & (at_ns < self.submit_ns[rows])
         _note(self.altered, self.altered_ns, rows[is_altered], at_ns[is_altered])
         rows, at_ns = self._rows(seen.standing)
         np.minimum.at(self.standing_ns, rows, at_ns)

@@ -25,7 +25,9 @@ from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
+    INVENTED,
     STANDING,
+    TOO_EARLY,
     VIEW_PROPERTIES,
     Evidence,
     Finding,
@@ -41,11 +43,12 @@ from analysis.checks.properties import (
     altered,
     gap_reason,
     is_judged,
+    is_possible,
     judge,
     order_witness,
     undrained_reason,
 )
-from analysis.checks.views import NO_VIEWS, ViewRecords, present_at_the_end, views_of
+from analysis.checks.views import NO_VIEWS, VIEW_EVENTS, ViewRecords, present_at_the_end, views_of
 from collector.records import Event, Level
 
 Id = tuple[int, int, int]
@@ -65,6 +68,7 @@ _SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO
 _STOP, _ENDED = int(Event.STOP), int(Event.ENDED)
 _ENDS = (_STOP, _ENDED)
 _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
+_NAMING = _SPEAKING | VIEW_EVENTS
 _OPTIMISTIC = int(Level.OPTIMISTIC)
 
 
@@ -303,9 +307,9 @@ def integrity(run: JudgedRun) -> Tally:
             if seen is not None and message in seen:
                 what = "delivered twice"
             elif submitted_ns is None:
-                what = "delivered but never submitted"
+                what = INVENTED
             else:
-                what = "delivered before it was submitted" if at_ns < submitted_ns else ""
+                what = TOO_EARLY if at_ns < submitted_ns else ""
             if what:
                 place = Place(incarnation.name, MessageId(*message), position, at_ns)
                 complaint = ((at_ns, incarnation.name, record), what, place)
@@ -316,7 +320,7 @@ def integrity(run: JudgedRun) -> Tally:
             if seen is not None:
                 seen.add(message)
         wrong += _broken_promises(incarnation)
-        wrong += _altered(run, incarnation)
+        wrong += _handed_wrongly(run, incarnation)
     wrong += early.values()
     found = min(wrong, default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[2],))
@@ -452,6 +456,7 @@ def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> In
     ]
     end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
     is_gapless = bool(records) and records[0][0] == Event.START
+    is_gapless &= all(is_possible(record[0], record[1], record[5]) for record in records if record[0] in _NAMING)
     return IncarnationRecord(
         name,
         steps,
@@ -500,13 +505,23 @@ def _broken_promises(incarnation: IncarnationRecord) -> Iterator[tuple[_When, st
             yield (at_ns, incarnation.name, record), "undone although its delivery was promised", place
 
 
-def _altered(run: JudgedRun, incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
-    """Deliveries whose payload differs from the submitted one, at any level, undone or not."""
-    submitted = run.submitted_payload
+def _handed_wrongly(run: JudgedRun, incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
+    """Deliveries at any level, undone or not, whose payload differs from the submitted one; those that are not judged,
+    also without a submission or before it.
+    """
+    submitted, submitted_ns = run.submitted_payload, run.submitted_ns
+    judged = {record for record, _, _ in incarnation.judged}
     for record, event, _, message, at_ns, payload in incarnation.steps:
-        if event == _DELIVER and submitted.get(message, payload) != payload:
+        if event != _DELIVER:
+            continue
+        what = ""
+        if record not in judged and at_ns < submitted_ns.get(message, at_ns + 1):
+            what = TOO_EARLY if message in submitted_ns else INVENTED
+        elif submitted.get(message, payload) != payload:
+            what = altered(submitted[message], payload)
+        if what:
             place = Place(incarnation.name, MessageId(*message), incarnation.position.get(message, 0), at_ns)
-            yield (at_ns, incarnation.name, record), altered(submitted[message], payload), place
+            yield (at_ns, incarnation.name, record), what, place
 
 
 def _direct_causes(run: JudgedRun) -> dict[Id, set[Id]]:

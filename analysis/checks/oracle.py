@@ -17,7 +17,9 @@ from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
+    INVENTED,
     STANDING,
+    TOO_EARLY,
     Evidence,
     Finding,
     Incarnation,
@@ -31,6 +33,7 @@ from analysis.checks.properties import (
     altered,
     gap_reason,
     is_judged,
+    is_possible,
     judge,
     order_witness,
     undrained_reason,
@@ -193,13 +196,13 @@ def integrity(run: JudgedRun) -> Tally:
             if delivery.message in seen:
                 wrong.append((delivery, "delivered twice"))
             elif submitted_ns is None:
-                wrong.append((delivery, "delivered but never submitted"))
+                wrong.append((delivery, INVENTED))
             elif delivery.at_ns < submitted_ns:
                 early[delivery.message] = min(delivery, early.get(delivery.message, delivery), key=_when)
             seen.add(delivery.message)
-    wrong += [(delivery, "delivered before it was submitted") for delivery in early.values()]
+    wrong += [(delivery, TOO_EARLY) for delivery in early.values()]
     wrong += [pair for incarnation, records in run.history.items() for pair in _broken_promises(incarnation, records)]
-    wrong += [pair for incarnation in run.history for pair in _altered(run, incarnation)]
+    wrong += [pair for incarnation in run.history for pair in _handed_wrongly(run, incarnation)]
     found = min(wrong, key=lambda pair: (_when(pair[0]), pair[1]), default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[0].place,))
     return Tally(checked, len(wrong), witness)
@@ -333,6 +336,8 @@ def _is_in_minority(records: Sequence[Record]) -> bool:
 
 def _is_gapless(records: Sequence[Record]) -> bool:
     numbers = [record.record for record in records]
+    if not all(is_possible(record.event, record.detail, record.message.number) for record in records):
+        return False
     return numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0].event is Event.START
 
 
@@ -346,14 +351,23 @@ def _broken_promises(incarnation: Incarnation, records: Sequence[Record]) -> Ite
             yield delivery, "undone although its delivery was promised"
 
 
-def _altered(run: JudgedRun, incarnation: Incarnation) -> Iterator[tuple[Delivery, str]]:
-    """Deliveries whose payload differs from the submitted one, at any level, undone or not."""
+def _handed_wrongly(run: JudgedRun, incarnation: Incarnation) -> Iterator[tuple[Delivery, str]]:
+    """Deliveries at any level, undone or not, whose payload differs from the submitted one; those that are not judged,
+    also without a submission or before it.
+    """
+    in_judged = {delivery.record for delivery in run.judged[incarnation]}
     for record in run.history[incarnation]:
+        if record.event is not Event.DELIVER:
+            continue
         submitted = run.submitted_payload.get(record.message)
-        if record.event is Event.DELIVER and submitted is not None:
+        is_early = submitted is not None and record.at_ns < run.submitted_ns[record.message]
+        if record.record in in_judged or not (submitted is None or is_early):
+            what = "" if submitted is None else altered(submitted, (record.size_bytes, record.checksum))
+        else:
+            what = TOO_EARLY if is_early else INVENTED
+        if what:
             position = run.position(incarnation, record.message).position or 0
-            if what := altered(submitted, (record.size_bytes, record.checksum)):
-                yield Delivery(incarnation, position, record.message, record.record, record.at_ns), what
+            yield Delivery(incarnation, position, record.message, record.record, record.at_ns), what
 
 
 def _direct_causes(run: JudgedRun) -> dict[MessageId, set[MessageId]]:

@@ -23,7 +23,9 @@ from analysis.checks.incarnations import Walk, Walked, number_of
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     DELIVERY_PROPERTIES,
+    INVENTED,
     STANDING,
+    TOO_EARLY,
     VIEW_PROPERTIES,
     Evidence,
     Finding,
@@ -77,7 +79,7 @@ def run_facts(
         has_views=any(one.views.installations for one in incarnations),
         crashed=frozenset(one.incarnation for one in incarnations if one.end_detail < 0),
         missing_records=sum(one.missing_records for one in incarnations),
-        miscounts={one.incarnation: one.miscount for one in incarnations if one.miscount},
+        mistakes={one.incarnation: one.mistake for one in incarnations if one.mistake},
         evidence=Evidence(
             gap=gap_reason(gaps, silent, names),
             undrained=undrained_reason(cut_short, len(full), names, in_minority),
@@ -311,17 +313,18 @@ class Lookup:
     def _integrity(self, message: int) -> Witness:
         rows = sorted(self._found[message], key=_when)
         submission = next((row for row in rows if row.step == Step.SUBMISSION), None)
-        submit_ns = None if submission is None else submission.at_ns
+        in_judged = {(row.incarnation, row.record) for row in rows if row.step == Step.DELIVERY}
         found: list[tuple[Seen, str]] = []
         for row in rows:
+            is_other = row.step == Step.HANDED and (row.incarnation, row.record) not in in_judged
             if row.step == Step.BROKEN_PROMISE:
                 found.append((row, "undone although its delivery was promised"))
             elif row.step == Step.DELIVERY and row.is_repeat:
                 found.append((row, "delivered twice"))
-            elif row.step == Step.DELIVERY and submit_ns is None:
-                found.append((row, "delivered but never submitted"))
-            elif row.step == Step.DELIVERY and submit_ns is not None and row.at_ns < submit_ns:
-                found.append((row, "delivered before it was submitted"))
+            elif (row.step == Step.DELIVERY or is_other) and submission is None:
+                found.append((row, INVENTED))
+            elif (row.step == Step.DELIVERY or is_other) and submission is not None and row.at_ns < submission.at_ns:
+                found.append((row, TOO_EARLY))
             elif row.step == Step.HANDED and submission is not None and row.payload != submission.payload:
                 found.append((row, altered(decode_payload(submission.payload), decode_payload(row.payload))))
         row, what = found[0]

@@ -258,6 +258,22 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
 }
 
 
+def is_possible(event: Any, detail: Any, number: Any) -> Any:
+    """Whether the message, level or view that a record names can exist: numbers have 32 bits, and those of messages
+    count from 1. Other records name none. Arguments are numbers or NumPy arrays.
+    """
+    is_of_message = (event == _SUBMIT) | (event == _DELIVER) | (event == _UNDO)
+    is_of_view = (event == _VIEW) | (event == _MINORITY) | (event == _STATE)
+    is_named = ((number >> 32) == 0) & ((number > 0) | is_of_view)
+    is_level = (detail <= _FINAL) | (event == _SUBMIT) | is_of_view
+    return (is_named & is_level) | (is_of_message | is_of_view) ^ True
+
+
+_SUBMIT, _DELIVER, _UNDO, _VIEW, _MINORITY, _STATE = 2, 4, 5, 15, 16, 17
+_FINAL = 2
+"""Of collector.records, which would load NumPy for every command."""
+
+
 def gap_reason(gaps: Sequence[Incarnation], silent: Sequence[int], names: Mapping[int, str]) -> str:
     """Text naming the members whose records are incomplete or missing; empty when there are none."""
     parts = [f"trace records of {_name(incarnation, names)} are missing" for incarnation in sorted(gaps)]
@@ -335,6 +351,9 @@ def is_judged(level: Any, highest: int) -> Any:
 
 
 _AGREED = 1
+
+INVENTED, TOO_EARLY = "delivered but never submitted", "delivered before it was submitted"
+"""Witness texts for deliveries of messages that their origins had not submitted."""
 
 STANDING = "delivered optimistically, and neither undone nor final"
 """Witness text for a full member's optimistic delivery that is in no judged sequence."""

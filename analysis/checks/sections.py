@@ -319,8 +319,6 @@ def clock_monotone(incarnations: Incarnations) -> Tally:
 
 
 STATE = int(Notice.STATE)
-DIGEST = (1 << 64) - 1
-"""Mask of a digest: tables hold 64 signed bits, the wire 64 unsigned ones."""
 
 
 def state(incarnations: Incarnations, full: Collection[Incarnation], *, has_drained: bool) -> Tally:
@@ -351,4 +349,4 @@ def state(incarnations: Incarnations, full: Collection[Incarnation], *, has_drai
 
 
 def _shown(incarnation: Incarnation, k: int, record: Raw) -> Place:
-    return Place(incarnation, None, k, record[6], record[8] & DIGEST)
+    return Place(incarnation, None, k, record[6], record[8])

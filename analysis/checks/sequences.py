@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from analysis.checks.properties import Incarnation, MessageId, Payload
+from analysis.checks.properties import Incarnation, MessageId, Payload, is_possible
 from analysis.checks.views import VIEW_EVENTS, ViewRecords, read_views
 from collector.records import Event, Level, Notice
 
@@ -49,6 +49,10 @@ NOT_COMPARED = -(1 << 63)
 """Predecessor that is not to be compared. (No message has this code either: its number would be 0.)"""
 
 ROWS_AT_ONCE = 1 << 16
+
+BACK_NS = 1_000_000
+"""So much earlier than the record before it a record may be: threads may number theirs in another order than they read
+the clock."""
 
 STEPS = pa.schema(
     [
@@ -93,8 +97,8 @@ class IncarnationFacts(NamedTuple):
     """Time of its last record."""
     is_for_objects: bool
     """Whether some of its messages are addressed to objects."""
-    miscount: str
-    """The mistake in the count of its submissions; empty: there is none, or records are missing."""
+    mistake: str
+    """The mistake in its times or in the count of its submissions; empty: there is none, or records are missing."""
     views: ViewRecords
 
 
@@ -133,7 +137,7 @@ class Records(NamedTuple):
 
     record: Ints
     event: npt.NDArray[np.int16]
-    """Negative: the record names an impossible message."""
+    """Negative: the record is impossible (properties.is_possible)."""
     detail: npt.NDArray[np.int32]
     at_ns: Ints
     value: Ints
@@ -183,7 +187,7 @@ def compact(batch: pa.RecordBatch) -> Records:
         for name in ("record", "number", "at_ns", "value", "size_bytes", "checksum")
     )
     message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
-    event = np.where(_is_possible(event, number), event, -event).astype(np.int16)
+    event = np.where(is_possible(event, detail, number), event, -event).astype(np.int16)
     return Records(record, event, detail, at_ns, value, message, encode_payload(size_bytes, checksum))
 
 
@@ -191,12 +195,6 @@ def _steps(incarnation: Incarnation, records: Records, submissions: Rows) -> Ite
     yield from _parts(Step.SUBMISSION, records, submissions[_first_of_each(records.message[submissions])])
     yield from _deliveries(records, is_joiner=incarnation.is_joiner)
     yield from _parts(Step.BROKEN_PROMISE, records, np.flatnonzero(_is_broken_promise(records)))
-
-
-def _is_possible(event: npt.NDArray[np.int32], number: Ints) -> Mask:
-    """False for a record of an impossible message: numbers count from 1 and have 32 bits."""
-    speaks = np.isin(event, (Event.SUBMIT, Event.DELIVER, Event.UNDO))
-    return np.asarray(~speaks | ((number >= 1) & (number < 1 << 32)))
 
 
 def _in_order(chunks: list[Records]) -> Records:
@@ -230,13 +228,15 @@ def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> 
         first_ns=int(records.at_ns[0]),
         last_ns=int(records.at_ns[-1]),
         is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
-        miscount=_miscount(records, submissions, end) if is_gapless else "",
+        mistake=_mistake(records, submissions, end) if is_gapless else "",
         views=_views(records),
     )
 
 
-def _miscount(records: Records, submissions: Rows, end: Rows) -> str:
-    """A submission under a number that was used before, or without a record, would be owed by nobody."""
+def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
+    """A submission under a number that was used before, or without a record, would be owed by nobody. Times that go
+    back would set the ends of sections before their beginnings.
+    """
     numbers = records.message[submissions] & 0xFFFFFFFF
     due = np.arange(1, len(numbers) + 1)
     if len(wrong := np.flatnonzero(numbers != due)):
@@ -244,9 +244,10 @@ def _miscount(records: Records, submissions: Rows, end: Rows) -> str:
     if np.count_nonzero(records.event == Event.SUBMIT) > len(submissions):
         return "records submissions in another's name"
     told = int(records.value[end[0]]) if len(end) else len(submissions)
-    return (
-        "" if told == len(submissions) else f"tells of {told} submissions at its end, and recorded {len(submissions)}"
-    )
+    if told != len(submissions):
+        return f"tells of {told} submissions at its end, and recorded {len(submissions)}"
+    back = np.flatnonzero(records.at_ns[1:] < records.at_ns[:-1] - BACK_NS)
+    return f"gives its record {records.record[back[0] + 1]} an earlier time than the one before" if len(back) else ""
 
 
 def _views(records: Records) -> ViewRecords:

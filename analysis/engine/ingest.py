@@ -27,7 +27,7 @@ from analysis.checks.properties import Incarnation
 from analysis.metrics.cost import BIN_NS
 from analysis.tasks import OfSpark, PartWriter, Staging, as_written, conformed, detached
 from analysis.traffic import source as traffic_source
-from collector.records import Event, Frames, Notice, PortDirection
+from collector.records import TRACE_MAC, Event, Frames, Notice, PortDirection
 from collector.walk import Buffer
 from topologies.model import Direction
 
@@ -43,6 +43,8 @@ MAX_FLOWS = 100_000
 CLOCK_ERROR_NS = 1_000_000
 """Largest step of the capture's clock, CLOCK_REALTIME, in a run that is not invalid because of it. Both clocks are this
 machine's in every world, so nothing else can make a frame earlier than its records."""
+
+_TRACE_MAC = int(TRACE_MAC.replace(":", ""), 16)
 
 SENT_KEYS = ("bin", "class", "kind", "inner")
 FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
@@ -76,6 +78,8 @@ class Plan:
     load_end_ns: int | None
     notices: tuple[Notice, ...] = ()
     """Reports to be counted."""
+    idle_ns: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By member: times at which its node was stopped, let go on, stopped again …"""
     talk: traffic_source.Plan = field(default_factory=lambda: traffic_source.Plan(edges_ns=(), ports=()))
     max_talk: int = 0
     """Most rows of `talk`."""
@@ -87,6 +91,10 @@ class IngestCounts(NamedTuple):
     undecodable: int
     foreign_records: int
     """Records of this group that did not come from their member's own port."""
+    strange_datagrams: int
+    """Trace datagrams of nodes that cannot be decoded or are of another group."""
+    idle_records: int
+    """Other records of this group with a time at which their node was stopped."""
     future_records: int
     """Other records of this group with a time after the frame that carried them."""
     records: Mapping[Incarnation, int]
@@ -118,6 +126,8 @@ class _PartCounts(NamedTuple):
 
     undecodable: int
     foreign_records: int
+    strange_datagrams: int
+    idle_records: int
     future_records: int
     records: Counter[Incarnation]
     notices: dict[Notice, int]
@@ -147,7 +157,7 @@ class _Task:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._undecodable = self._foreign = self._future = 0
+        self._undecodable = self._foreign = self._strange = self._idle = self._future = 0
         self._records: Counter[Incarnation] = Counter()
         self._notices = dict.fromkeys(plan.notices, 0)
         self._sent = _Sums(SENT_KEYS, ("datagrams", "wire_bytes", "payload_bytes"))
@@ -157,9 +167,10 @@ class _Task:
         self._indexes = np.array([-1 if port is None else port[1] for port in plan.ports] or [-1], np.int32)
 
     def counts(self) -> _PartCounts:
-        counts = (self._undecodable, self._foreign, self._future, self._records, self._notices)
+        counts = (self._undecodable, self._foreign, self._strange, self._idle, self._future)
+        found = (self._records, self._notices)
         sums = (self._sent.table(), self._flows.table(MAX_FLOWS), self._talk.table())
-        return _PartCounts(*counts, *map(detached, sums))
+        return _PartCounts(*counts, *found, *map(detached, sums))
 
     def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
         """Rows of schema.FRAMES, and the frames that carry trace records."""
@@ -195,6 +206,9 @@ class _Task:
         has_time: Mask,
     ) -> None:
         is_trace = klass == FRAME_CLASSES.index("trace")
+        # A frame from a node is captured before all impairments, so that none of them has damaged it.
+        is_sent = (frames.direction == PortDirection.INBOUND) & (node_index >= 0)
+        self._strange += int((seen["is_undecodable"] & is_sent & (seen["eth_dst"] == _TRACE_MAC)).sum())
         if len(sent := np.flatnonzero((frames.direction == PortDirection.INBOUND) & ~is_trace)):
             within, has_bin = incarnations.minus(time_ns[sent], np.int64(self.plan.start_ns))
             is_ours = klass[sent] < len(CLASSES)
@@ -237,11 +251,16 @@ class _Task:
         is_sent = carriers.direction[carrier] == PortDirection.INBOUND
         is_own = is_sent & (self._indexes[carriers.interface[carrier]] == records["node"])
         self._foreign += int((is_ours & ~is_own).sum())
+        is_of_a_node = is_sent & (self._indexes[carriers.interface[carrier]] >= 0)
+        self._strange += len(np.unique(carrier[~is_ours & is_of_a_node]))
         reports = records["detail"][is_ours & (records["event"] == Event.REPORT)]
         for notice in self._notices:
             self._notices[notice] += int((reports == int(notice)).sum())
         keep = is_ours & is_own
         self._future += int(self._is_future(records["at_ns"], carriers.time_ns[carrier])[keep].sum())
+        for member, edges_ns in self.plan.idle_ns.items():
+            at_ns = records["at_ns"][keep & (records["node"] == member)]
+            self._idle += int((np.searchsorted(edges_ns, at_ns, "right") % 2).sum())
         self._records += incarnations.counted(
             incarnations.codes_of(records["node"][keep], records["node_incarnation"][keep])
         )
@@ -289,6 +308,8 @@ def together(counts: Iterable[_PartCounts], plan: Plan) -> IngestCounts:
     return IngestCounts(
         undecodable=sum(part.undecodable for part in parts),
         foreign_records=sum(part.foreign_records for part in parts),
+        strange_datagrams=sum(part.strange_datagrams for part in parts),
+        idle_records=sum(part.idle_records for part in parts),
         future_records=sum(part.future_records for part in parts),
         records=sum((part.records for part in parts), Counter()),
         notices={code: sum(part.notices[code] for part in parts) for code in plan.notices},

@@ -106,6 +106,8 @@ def incarnations_of(trace: Path) -> Incarnations:
 
 def _by_incarnation(rows: pa.Table) -> Incarnations:
     rows = rows.sort_by([("member", "ascending"), ("member_incarnation", "ascending"), ("record", "ascending")])
+    # The table holds 64 signed bits, the wire 64 unsigned ones.
+    rows = rows.set_column(rows.column_names.index("value"), "value", pa.array(rows["value"].to_numpy().view("u8")))
     incarnations: dict[Incarnation, list[Raw]] = defaultdict(list)
     named = zip(rows["member"].to_pylist(), rows["member_incarnation"].to_pylist(), strict=True)
     for incarnation, record in zip(named, zip(*(rows[name].to_pylist() for name in _RAW), strict=True), strict=True):

@@ -15,7 +15,7 @@ from analysis import schema
 from analysis.checks import incarnations, linear, order
 from analysis.checks.oracle import raw
 from analysis.checks.oracle_views import History, Record
-from analysis.checks.properties import Finding, Incarnation, MessageId, Property
+from analysis.checks.properties import Finding, Incarnation, MessageId, Property, is_possible
 from analysis.checks.views import VIEW_EVENTS, read_views
 from analysis.tasks import Here, Staging, Workers
 from collector.records import EndReason, Event, Level, Notice, ViewReason
@@ -535,8 +535,9 @@ def deliver_optimistically(history: PlainHistory, rng: random.Random) -> PlainHi
     found = _pick(history, rng, Event.SUBMIT)
     if found is None:
         return history
-    record = _record(history, found)._replace(event=Event.DELIVER, detail=Level.OPTIMISTIC)
-    return _with(history, rng.choice(sorted(history)), rng, record)
+    submitted = _record(history, found)
+    record = submitted._replace(event=Event.DELIVER, detail=Level.OPTIMISTIC)
+    return _with(history, rng.choice(sorted(history)), rng, record, after_ns=submitted.at_ns)
 
 
 def show_only(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -764,10 +765,12 @@ def _with_another(history: PlainHistory, rng: random.Random, change: Callable[[R
     return history if found is None else _with(history, found[0], rng, change(_record(history, found)))
 
 
-def _with(history: PlainHistory, incarnation: Incarnation, rng: random.Random, record: Record) -> PlainHistory:
-    """One more record, somewhere after START."""
+def _with(
+    history: PlainHistory, incarnation: Incarnation, rng: random.Random, record: Record, *, after_ns: int = 0
+) -> PlainHistory:
+    """One more record, somewhere after START and, if it can be, this time."""
     records = history[incarnation]
-    at = rng.randint(1, len(records))
+    at = rng.choice([place for place, r in enumerate(records, 1) if r.at_ns >= after_ns] or [len(records)])
     timed = record._replace(at_ns=records[at - 1].at_ns)
     return history | {incarnation: _numbered([*records[:at], timed, *records[at:]])}
 
@@ -814,6 +817,9 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
     end = next(((int(record[1]), record[2]) for record in records if record[1] in linear._ENDS), None)
     numbers = [record[0] for record in records]
     is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
+    is_gapless = is_gapless and all(
+        is_possible(record.event, record.detail, record.message.number) for record in records
+    )
     has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
     rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
     views = read_views(rows, last_record=records[-1].record)

@@ -137,6 +137,11 @@ class MadeRun:
         self._write_capture(path / "capture.pcapng")
         return path
 
+    @property
+    def frames(self) -> int:
+        """Number of frames of the capture."""
+        return len(self.sightings) + len(list(self._trace_frames()))
+
     def _manifest(self) -> dict[str, Any]:
         last_ns = max((s.time_ns for s in self.sightings), default=START_NS)
         last_ns = max([last_ns, *(r.at_ns for records in self.records.values() for r in records)])
@@ -153,7 +158,7 @@ class MadeRun:
             "asked": {
                 str(n.name): {d.value: as_json(changed_fields(n.impairment(d))) for d in Direction} for n in self.nodes
             },
-            "capture": {"frames": 0, "kernel_dropped_frames": 0, "complete": True},
+            "capture": {"frames": self.frames, "kernel_dropped_frames": 0, "complete": True},
             "health": {"cpu_busy_ratio": 0.25, "lag_max_ns": 1_500_000},
         }
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.errors import AnalysisError
-from analysis.inputs import open_cuts, read_run
+from analysis.inputs import IDLE_NS, idle_ns, open_cuts, read_run
 from tests.analysis.runs import MadeRun
 from topologies.model import Impairment
 
@@ -34,6 +34,33 @@ def test_a_run_is_read_and_a_fault_without_asked_uses_its_parameters(made: Path)
     assert run.network.intervals(("to-node", "p1/n1"))[1][2] == Impairment(loss_ratio=0.1, delay_ns=5)
     assert run.network.intervals(("to-node", "p1/n2"))[1][2] == Impairment(loss_ratio=0.1)
     assert run.unread_faults == 0
+
+
+STOPPED: dict[str, tuple[list[tuple[str, int]], list[int]]] = {
+    "killed": ([("crash", 5)], [5, 2**62]),
+    "killed and started again": ([("crash", 5), ("restart", 9)], [5, 9]),
+    "paused": ([("pause", 5), ("resume", 8)], [5, 8]),
+    "paused to the end of the load": ([("pause", 5)], [5, 20]),
+    "paused and killed": ([("pause", 5), ("crash", 7), ("restart", 9)], [5, 7, 7, 9]),
+    "stopped too shortly to be certain": ([("pause", 5), ("resume", 5)], []),
+    "joins": ([("join", 5)], []),
+    "slowed down": ([("slow", 5)], []),
+}
+
+
+@pytest.mark.parametrize("case", STOPPED)
+def test_a_node_is_idle_from_some_time_after_it_was_stopped(tmp_path: Path, case: str) -> None:
+    """Times in seconds; a fault takes effect a millisecond after it was issued."""
+    faults, edges = STOPPED[case]
+    second, run = 10**9, MadeRun(manifest={"phases": {"load_end_ns": 20 * 10**9}})
+    for number, (kind, at_s) in enumerate(faults):
+        times = {"issued_ns": at_s * second, "effective_ns": at_s * second + 10**6}
+        run.faults.append(FAULT | times | {"id": number, "kind": kind, "targets": ["p1/n2"], "direction": None})
+    found = idle_ns(read_run(run.write(tmp_path / "run")))
+
+    ends = [edge if edge == 2**62 else edge * second for edge in edges]
+    assert found.get(1, []) == [end + (0 if k % 2 else 10**6 + IDLE_NS) for k, end in enumerate(ends)]
+    assert found.keys() <= {1}
 
 
 @pytest.mark.parametrize(

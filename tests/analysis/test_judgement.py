@@ -25,7 +25,7 @@ from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from tests.analysis.runs import START_NS, MadeRun
 
-GOOD = CaptureState(interface_names=("p1/n1",), metadata={}, frames=5, bytes=900, truncated=False, problem="",
+GOOD = CaptureState(interface_names=("p1/n1",), metadata={}, frames=0, bytes=900, truncated=False, problem="",
                     damaged=0, first_ns=1, last_ns=2)  # fmt: skip
 
 
@@ -35,7 +35,8 @@ def inputs(tmp_path: Path, **changes: Any) -> RunInputs:
     return read_run(run.write(tmp_path / "run"))
 
 
-LOST = {"capture": {"kernel_dropped_frames": 3}}
+LOST = {"capture": {"frames": 0, "kernel_dropped_frames": 3, "complete": True}}
+CUT_OFF = {"capture": {"frames": 2, "kernel_dropped_frames": None, "complete": False}}
 NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set against the faults"
 
 
@@ -49,7 +50,30 @@ NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set aga
         ({}, None, Staged(), ["there is no capture"]),
         (LOST, GOOD, Staged(), ["the collector lost 3 frames"]),
         (LOST | {"invalid": ["the collector lost 3 frames"]}, GOOD, Staged(), ["the collector lost 3 frames"]),
+        (
+            CUT_OFF | {"invalid": ["the capture is not complete"]},
+            GOOD,
+            Staged(),
+            [
+                "the capture is not complete",
+                "the collector has not counted the frames that it lost",
+                "the capture has 0 frames, and the collector recorded 2",
+            ],
+        ),
+        ({"capture": {}, "status": "failed"}, GOOD, Staged(), ["the run is failed"]),
         ({}, GOOD, Staged(foreign_records=2), ["2 trace records came from another port than their member's"]),
+        (
+            {},
+            GOOD,
+            Staged(strange_datagrams=2),
+            ["2 trace datagrams cannot be decoded or are of another group"],
+        ),
+        (
+            {},
+            GOOD,
+            Staged(idle_records=2),
+            ["2 trace records tell of times at which a fault had stopped their nodes"],
+        ),
         (
             {},
             GOOD,
@@ -129,7 +153,7 @@ def test_what_was_started_and_what_is_on_record_are_the_same(
 
 def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path) -> None:
     crashed = {Incarnation(1, 1)}
-    findings = dict.fromkeys(DELIVERY_PROPERTIES, PASS)
+    findings = dict.fromkeys(Property, PASS)
     real, simulated = inputs(tmp_path / "real", world="netns"), inputs(tmp_path / "simulated", world="sim")
 
     noted = judgement.noted(findings, real, crashed)
@@ -137,7 +161,8 @@ def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path
     assert noted[Property.TOTAL_ORDER].reason == (
         "as far as is on record: the last 10 ms of p1/n2 (incarnation 1) before the crash may be missing"
     )
-    assert noted[Property.VALIDITY].reason == ""
+    unnoted = {Property.VALIDITY, Property.AGREEMENT, Property.SERVICE, Property.STATE}
+    assert {kind for kind, finding in noted.items() if not finding.reason} == unnoted
     many = judgement.noted(findings, real, {Incarnation(1, number) for number in range(1, 6)})
     assert "10 ms of 5 incarnations before" in many[Property.TOTAL_ORDER].reason
     assert judgement.noted(findings, real, ()) == judgement.noted(findings, simulated, crashed) == findings
@@ -155,6 +180,8 @@ def test_an_exclusion_that_passes_in_views_without_a_quorum_says_so(tmp_path: Pa
         (Verdict.PASS, note),
         (Verdict.PASS, ""),
     ]
+    both = judgement.noted(findings, inputs(tmp_path / "real"), {Incarnation(1, 1)}, {"without_quorum": changes})
+    assert both[Property.FENCE_ORDER].reason.endswith(f"before the crash may be missing; {note}")
 
 
 def test_lost_frames_may_be_the_last_records_of_a_crashed_member(tmp_path: Path) -> None:

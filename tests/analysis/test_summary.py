@@ -23,7 +23,7 @@ from analysis import schema
 from analysis.errors import AnalysisError
 from analysis.expression import Names, summary_names
 from analysis.independent.compare import compare_run
-from analysis.inputs import read_run
+from analysis.inputs import IDLE_NS, read_run
 from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import PortDirection
@@ -339,6 +339,29 @@ def foresees(run: MadeRun) -> None:
     run.trace_after_ns = -(10**10)
 
 
+def garbles(run: MadeRun) -> None:
+    """Its last datagrams: one is a byte too long, one is of another group."""
+    for group, more in ((GROUP, b"\0"), (GROUP + 1, b"")):
+        body = encode_trace(group=group, node=3, node_incarnation=1, first=99, records=run.records[3, 1][-2:]) + more
+        run.sightings.append(Sighting(START_NS, 3, PortDirection.INBOUND, trace_frame(run.nodes[3], body)))
+
+
+def goes_back_in_time(run: MadeRun) -> None:
+    *_, before, last = run.records[0, 1]
+    run.records[0, 1][-1] = dataclasses.replace(last, at_ns=before.at_ns - 1_000_001)
+
+
+def acts_while_it_is_stopped(run: MadeRun) -> None:
+    """n1 is paused, n2 is killed, and neither stops: of their last records one is of that time."""
+    for number, (kind, node) in enumerate((("pause", "p1/n1"), ("crash", "p1/n2"))):
+        at_ns = run.records[number, 1][-2].at_ns - IDLE_NS
+        line = {"id": number, "kind": kind, "targets": [node], "issued_ns": at_ns, "effective_ns": at_ns}
+        run.faults.append(line | {"until_id": 2 if kind == "pause" else None})
+    at_ns = run.records[0, 1][-1].at_ns
+    times = {"issued_ns": at_ns, "effective_ns": at_ns}
+    run.faults.append({"id": 2, "kind": "resume", "targets": ["p1/n1"], **times})
+
+
 def is_silent_when_started_again(run: MadeRun) -> None:
     run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
 
@@ -354,6 +377,9 @@ def is_silent_when_started_again(run: MadeRun) -> None:
             "there are trace records of p1/n4 (incarnation 2), never started",
         ),
         (foresees, "212 trace records tell of a time after the frame that carried them"),
+        (garbles, "2 trace datagrams cannot be decoded or are of another group"),
+        (goes_back_in_time, "p1/n1 (incarnation 1) gives its record 53 an earlier time than the one before"),
+        (acts_while_it_is_stopped, "3 trace records tell of times at which a fault had stopped their nodes"),
         (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
     ],
 )

@@ -123,6 +123,7 @@ def clocks(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
             (Notice.ACKNOWLEDGED, acknowledged_ms),
         ):
             run.note(2, Event.REPORT, at_ns + later_ms * MILLISECOND, detail=notice, extra=0, value=seq)
+    run.records[2, 1].sort(key=lambda record: record.at_ns)
     for most in (3, 7):
         run.note(2, Event.REPORT, end_ns, detail=Notice.RESIDENT, extra=2, value=most)
     run.datagram(START_NS, 0, {1: [START_NS + 100_000]}, kind=Kind.CLOCKS_TIME, flags=Flag.CONTROL)

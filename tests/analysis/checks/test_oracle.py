@@ -91,6 +91,11 @@ BROKEN: dict[str, tuple[PlainHistory, dict[Property, int], str]] = {
         {Property.INTEGRITY: 1},
         "delivered before it was submitted: p1/a #1: p1/b delivers it at position 1",
     ),
+    "an optimistic delivery of an invented message, undone, and one before the submission": (
+        written("a shows b1", *BOTH, "b shows a7", "b hides a7"),
+        {Property.INTEGRITY: 2},
+        "delivered before it was submitted: p1/b #1: p1/a delivers it at position 2",
+    ),
     "an agreed delivery is undone": (
         written(*BOTH, "a undoes b1"),
         agreements(1) | {Property.INTEGRITY: 1},

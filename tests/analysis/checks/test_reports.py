@@ -7,13 +7,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.checks import linear, oracle, sections
+from analysis.checks import linear, oracle
 from analysis.checks.oracle import raw
 from analysis.checks.properties import (
     CALL_PROPERTIES,
@@ -24,11 +25,12 @@ from analysis.checks.properties import (
     Property,
     Verdict,
 )
+from analysis.metrics.reported import incarnations_of
 from collector.records import Event, GroupReport, Level, MutexReport, Notice
 from tests.analysis import histories
 from tests.analysis.checks.comparisons import outcome
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C
-from tests.analysis.histories import PlainHistory, check_linear, members_of
+from tests.analysis.histories import PlainHistory, check_linear, members_of, write_trace
 
 
 @dataclass
@@ -217,6 +219,7 @@ def fenced(*steps: str, checked: int, wrong: str = "", violations: int = 1, of: 
 
 FENCED: dict[str, Case] = {
     "fences rise": fenced("a enters 5", "a leaves", "b enters 6", "a enters 9", checked=3),
+    "fences pass 63 bits": fenced("a enters 9223372036854775807", "b enters 9223372036854775808", checked=2),
     "a fence comes twice": fenced("a enters 5", "b enters 5", checked=2, wrong="p1/b shows 5; p1/a shows 5"),
     "a fence is lower than the last but one": fenced(
         *("a enters 6", "b enters 7", "a enters 8", "b enters 7"), checked=4, wrong="p1/b shows 7; p1/a shows 8"
@@ -319,6 +322,15 @@ CLOCKS_AND_STATES: dict[str, Case] = {
         told("a shows 1 5 5 4 9", "b shows 2"),
         {MONOTONE: Judged(6, 1, "set backwards: p1/a shows 5; p1/a shows 4")},
     ),
+    "clocks pass 63 bits": (
+        told("a stamps 9223372036854775807 9223372036854775808 3", "a shows 9223372036854775807 9223372036854775808 3"),
+        {
+            CONDITION: Judged(
+                3, 1, "what happened later has no larger timestamp: p1/a shows 9223372036854775808; p1/a shows 3"
+            ),
+            MONOTONE: Judged(3, 1, "set backwards: p1/a shows 9223372036854775808; p1/a shows 3"),
+        },
+    ),
     "the same states": (committed((7, 8, 9), (7, 8, 9), (7, 8, 9)), {STATE: Judged(9)}),
     "until the run drains, a member may be behind": (
         committed((7, 8, 9), (7, 8, 9), (7, 8), drained=False),
@@ -352,17 +364,11 @@ def test_a_history_is_judged_by_what_it_reports(case: str) -> None:
         assert Judged(finding.checked, finding.violations, sentence) == judged, kind
 
 
-def test_digests_are_shown_without_a_sign() -> None:
+def test_the_numbers_of_reports_have_no_sign(tmp_path: Path) -> None:
     """The tables store 64 bits as a signed number."""
-    history = committed((1 << 63,), (5,), (5,))
-    signed = {
-        incarnation: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8], 0, 0) for r in rs]
-        for incarnation, rs in raw(history).items()
-    }
+    history = told("a shows 9223372036854775813 9223372036854775807", "b stamps 18446744073709551615")
 
-    assert sections.state(signed, (A, B, C), has_drained=True) == sections.state(
-        raw(history), (A, B, C), has_drained=True
-    )
+    assert incarnations_of(write_trace(history, tmp_path / "trace.parquet")) == raw(history)
 
 
 @pytest.mark.parametrize("kind", REPORT_PROPERTIES)
@@ -400,8 +406,9 @@ def wild(seed: int, *, events: int) -> PlainHistory:
     rng = random.Random(seed)
     author = Author(incarnations=(A, B, C))
     asked, clock, committed = (dict.fromkeys(author.incarnations, 0) for _ in range(3))
+    base = rng.choice((0, (1 << 63) - 5))
     sent = Counter[tuple[Incarnation, Incarnation]]()
-    granted, view = 0, 1
+    granted, view = base + 3, 1
     for _ in range(events):
         incarnation, other = rng.sample(author.incarnations, 2)
         what = rng.randrange(11)
@@ -428,7 +435,7 @@ def wild(seed: int, *, events: int) -> PlainHistory:
         elif what == 8:
             clock[incarnation] += rng.randint(0, 4)
             notice = rng.choice([Notice.TIMESTAMP, Notice.CLOCK])
-            author.report(incarnation, notice, clock[incarnation] - rng.randrange(2))
+            author.report(incarnation, notice, base + clock[incarnation] + rng.randrange(2))
             if asked[other]:
                 author.note(incarnation, Event.DELIVER, MessageId(*other, rng.randint(1, asked[other])))
         elif what == 9:

@@ -17,7 +17,7 @@ from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, d
 from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
-ENDED = Event.ENDED
+ENDED, VIEW = Event.ENDED, Event.VIEW
 Noted = tuple[Event, int, int]
 """Event, message number (of origin 7) and value, detail."""
 
@@ -133,7 +133,7 @@ def test_only_own_submissions_count_and_each_once() -> None:
     assert [number(row["message"]) for row in rows] == [1, 2]
     assert not rows_of(Step.SUBMISSION, (SUBMIT, 1, 0), incarnation=2)
     facts, _ = facts_and_steps((START, 0, 0), (SUBMIT, 1, 0), incarnation=2)
-    assert facts.miscount == "records submissions in another's name"
+    assert facts.mistake == "records submissions in another's name"
 
 
 SUBMISSIONS: tuple[Noted, ...] = ((SUBMIT, 1, 0), (SUBMIT, 2, 0))
@@ -147,29 +147,32 @@ FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] 
     "no start": (((SUBMIT, 1, 0), (STOP, 0, 1)), (2, 3), NOT_WHOLE),
     "number 0": (((START, 0, 0), (DELIVER, 0, 1)), (1, 2), NOT_WHOLE),
     "a number too large": (((START, 0, 0), (DELIVER, 2**32, 1)), (1, 2), NOT_WHOLE),
+    "a view with a number too large": (((START, 0, 0), (VIEW, 2**32, 1)), (1, 2), NOT_WHOLE),
+    "a level that does not exist": (((START, 0, 0), (DELIVER, 1, 3)), (1, 2), NOT_WHOLE),
+    "a view of number 0": (((START, 0, 0), (VIEW, 0, 1)), (1, 2), WHOLE),
     "a crash, without an end": (((START, 0, 0),), (), CRASHED),
     "a stop": (((START, 0, 0), (STOP, 0, 1)), (), CRASHED | {"stop_detail": 1}),
     "an exclusion": (((START, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"has_ended": True}),
     "of two ends the first": (((START, 0, 0), (ENDED, 0, 0), (STOP, 0, 1)), (), CRASHED | {"has_ended": True}),
     "a stop first": (((START, 0, 0), (STOP, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"stop_detail": 0}),
-    "a count": (((START, 0, 0), *SUBMISSIONS, (STOP, 2, 1)), (), {"miscount": ""}),
-    "a crash tells no count": (((START, 0, 0), *SUBMISSIONS), (), {"miscount": ""}),
-    "a count with a gap": (((START, 0, 0), (SUBMIT, 2, 0)), (1, 3), {"miscount": ""}),
+    "a count": (((START, 0, 0), *SUBMISSIONS, (STOP, 2, 1)), (), {"mistake": ""}),
+    "a crash tells no count": (((START, 0, 0), *SUBMISSIONS), (), {"mistake": ""}),
+    "a count with a gap": (((START, 0, 0), (SUBMIT, 2, 0)), (1, 3), {"mistake": ""}),
     "a number twice": (
         ((START, 0, 0), *SUBMISSIONS, (SUBMIT, 2, 0), (STOP, 3, 1)),
         (),
-        {"miscount": "gives its submission 3 the number 2"},
+        {"mistake": "gives its submission 3 the number 2"},
     ),
-    "a number left out": (((START, 0, 0), (SUBMIT, 2, 0)), (), {"miscount": "gives its submission 1 the number 2"}),
+    "a number left out": (((START, 0, 0), (SUBMIT, 2, 0)), (), {"mistake": "gives its submission 1 the number 2"}),
     "more at the end": (
         ((START, 0, 0), *SUBMISSIONS, (STOP, 5, 1)),
         (),
-        {"miscount": "tells of 5 submissions at its end, and recorded 2"},
+        {"mistake": "tells of 5 submissions at its end, and recorded 2"},
     ),
     "less at the end": (
         ((START, 0, 0), *SUBMISSIONS, (ENDED, 0, 0)),
         (),
-        {"miscount": "tells of 0 submissions at its end, and recorded 2"},
+        {"mistake": "tells of 0 submissions at its end, and recorded 2"},
     ),
 }
 

@@ -21,15 +21,17 @@ from analysis.checks.properties import (
     REPORT_PROPERTIES,
     VIEW_PROPERTIES,
     Finding,
+    MessageId,
     Property,
     Verdict,
 )
 from analysis.independent.compare import agrees, disagreements
 from analysis.independent.judge import History, Opinion, judge_histories, table_of
-from collector.records import CallReport, Event, GroupReport, MutexReport, Notice
+from collector.records import CallReport, Event, GroupReport, Level, MutexReport, Notice, ViewReason
 from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_order import judge as judge_run
+from tests.analysis.checks.view_histories import A, B, HistoryBuilder
 from tests.analysis.edits import Edit
 from tests.analysis.histories import PlainHistory, check_linear, made, members_of
 
@@ -148,6 +150,28 @@ def test_states_taken_where_none_is_due(mutations: tuple[histories.Mutation, ...
     assert_one_opinion(runs, VIEW_PROPERTIES, by_oracle(VIEW_PROPERTIES), by_linear(VIEW_PROPERTIES))
     verdicts = {third[Property.STATE_TRANSFER].verdict for third in opinions(runs, VIEW_PROPERTIES)}
     assert verdicts == {Verdict.PASS, Verdict.FAIL}
+
+
+@pytest.mark.parametrize(
+    ("event", "detail", "number"),
+    [
+        (Event.DELIVER, Level.AGREED, 0),
+        (Event.UNDO, Level.OPTIMISTIC, 1 << 32),
+        (Event.SUBMIT, 0, 0),
+        (Event.VIEW, ViewReason.JOIN, 1 << 32),
+        (Event.MINORITY, 1, 1 << 32),
+        (Event.STATE, 0, 1 << 32),
+        (Event.DELIVER, 3, 1),
+    ],
+)
+def test_impossible_records_leave_nothing_to_be_judged(event: Event, detail: int, number: int) -> None:
+    builder = HistoryBuilder(A, B).install(1, A, B).deliver((A, B), "a1")
+    builder.author.note(A, event, MessageId(*A, number), detail=detail)
+    history = builder.stop(A, B)
+    found = [judge(history) for judge in (by_oracle(OF_ORDERS), by_linear(OF_ORDERS), judge_run)]
+    verdicts = {finding.verdict for findings in found for finding in findings.values()}
+
+    assert verdicts == {one.verdict for one in opinions([history], OF_ORDERS)[0].values()} == {Verdict.UNKNOWN}
 
 
 def test_hosts_records_are_read_as_the_table_has_them() -> None:

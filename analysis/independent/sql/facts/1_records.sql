@@ -29,6 +29,9 @@ SELECT
     END AS code
 FROM record WHERE event = 'report';
 
+-- A number of 64 bits as on the wire, which the table holds with a sign.
+CREATE OR REPLACE TEMP MACRO unsigned(signed) AS signed::HUGEINT + if(signed < 0, 18446744073709551616, 0);
+
 -- The first STOP or ENDED of a process. A process without one has crashed.
 CREATE OR REPLACE TEMP TABLE ending AS
 SELECT process, arg_min(event, record) AS event, arg_min(detail, record) AS detail

@@ -28,7 +28,7 @@ last_record AS (
 )
 SELECT granted.process, process.run, granted.record, message, granted.at_ns,
     least(coalesce(departure.at_ns, if(is_stopped, NULL, last_record.at_ns)), exclusion.at_ns) AS end_ns,
-    exclusion.at_ns AS excluded_ns, coalesce(granted.at_ns >= exclusion.at_ns, false) AS is_late, fence.value AS fence
+    exclusion.at_ns AS excluded_ns, coalesce(granted.at_ns >= exclusion.at_ns, false) AS is_late, unsigned(fence.value) AS fence
 FROM granted JOIN process USING (process) JOIN last_record ON last_record.process = granted.process
 ASOF LEFT JOIN (FROM report WHERE code = 'left') AS departure
     ON departure.process = granted.process AND departure.record > granted.record

@@ -12,6 +12,10 @@ FROM (
     SELECT process FROM record GROUP BY process
     HAVING min(record) <> 1 OR max(record) <> count(*) OR count(DISTINCT record) <> count(*)
         OR arg_min(event, record) <> 'start'
+        -- A message, a level or a view that cannot exist.
+        OR bool_or(event IN ('deliver', 'undo') AND detail > 2)
+        OR bool_or(event IN ('submit', 'deliver', 'undo') AND number NOT BETWEEN 1 AND 4294967295)
+        OR bool_or(event IN ('view', 'minority', 'state') AND number NOT BETWEEN 0 AND 4294967295)
 )
 JOIN process USING (process) JOIN process_name USING (process)
 UNION ALL

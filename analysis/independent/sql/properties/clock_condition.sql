@@ -3,7 +3,7 @@
 -- delivery of it.
 
 CREATE OR REPLACE TEMP VIEW checked AS
-SELECT run, process, record, at_ns, value FROM report JOIN process USING (process) WHERE code = 'timestamp';
+SELECT run, process, record, at_ns, unsigned(value) AS value FROM report JOIN process USING (process) WHERE code = 'timestamp';
 
 -- A message is told in two stages: 0, its submission, and 1, the first report after that. A delivery tells what came before
 -- stage 1 if that was earlier in true time, else what came before stage 0.
