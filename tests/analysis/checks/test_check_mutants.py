@@ -185,7 +185,7 @@ REPORTS = (
     Edit(call_orders._torn, "if has and call.is_aborted:", "if False:"),
     Edit(call_orders._torn, "if has and lacks:", "if has or lacks:"),
     Edit(call_orders._ordered, "and call.is_ordered", ""),
-    Edit(call_orders._parts, "elif following in is_open:", "else:"),
+    Edit(call_orders._parts, "low[message] = min(low[message], index[following])", "pass"),
     Edit(call_orders._pasts, "carried if delivered.is_loose else past", "past"),
     Edit(call_orders._pasts, "vector[own] = max(vector[own], submitted.get(event.caller, 0))", "pass"),
 )
