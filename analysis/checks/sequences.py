@@ -51,8 +51,8 @@ NOT_COMPARED = -(1 << 63)
 ROWS_AT_ONCE = 1 << 16
 
 BACK_NS = 1_000_000
-"""So much earlier than the record before it a record may be: threads may number theirs in another order than they read
-the clock."""
+"""So much earlier than the record before it a report LEFT may be: threads may number theirs in another order than they
+read the clock."""
 
 STEPS = pa.schema(
     [
@@ -235,7 +235,8 @@ def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> 
 
 def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
     """A submission under a number that was used before, or without a record, would be owed by nobody. Times that go
-    back would set the ends of sections before their beginnings.
+    back would set the ends of sections before their beginnings. (Where processes of their own serve objects, records of
+    other events come later than they happen.)
     """
     numbers = records.message[submissions] & 0xFFFFFFFF
     due = np.arange(1, len(numbers) + 1)
@@ -246,7 +247,8 @@ def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
     told = int(records.value[end[0]]) if len(end) else len(submissions)
     if told != len(submissions):
         return f"tells of {told} submissions at its end, and recorded {len(submissions)}"
-    back = np.flatnonzero(records.at_ns[1:] < records.at_ns[:-1] - BACK_NS)
+    is_left = (records.event == Event.REPORT) & (records.detail == Notice.LEFT)
+    back = np.flatnonzero(is_left[1:] & (records.at_ns[1:] < records.at_ns[:-1] - BACK_NS))
     return f"gives its record {records.record[back[0] + 1]} an earlier time than the one before" if len(back) else ""
 
 

@@ -26,7 +26,7 @@ from analysis.independent.compare import compare_run
 from analysis.inputs import IDLE_NS, read_run
 from analysis.run import Run
 from analysis.summary import analyze
-from collector.records import PortDirection
+from collector.records import Notice, PortDirection
 from node.trace import Event, encode_trace
 from tests.analysis.runs import (
     GROUP,
@@ -347,8 +347,9 @@ def garbles(run: MadeRun) -> None:
 
 
 def goes_back_in_time(run: MadeRun) -> None:
-    *_, before, last = run.records[0, 1]
-    run.records[0, 1][-1] = dataclasses.replace(last, at_ns=before.at_ns - 1_000_001)
+    records = run.records[0, 1]
+    left = dataclasses.replace(records[-1], event=Event.REPORT, detail=Notice.LEFT, at_ns=records[-2].at_ns - 1_000_001)
+    records.insert(len(records) - 1, left)
 
 
 def acts_while_it_is_stopped(run: MadeRun) -> None:
