@@ -172,6 +172,7 @@ def make_run(path: Path, *, bytes_wanted: int, members: int, skew: float = 0.0) 
     writer.close()
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["phases"] = {"start_ns": START_NS, "load_end_ns": end_ns, "drained_ns": end_ns, "end_ns": end_ns + 1}
+    manifest["capture"]["frames"] = writer.frames
     (path / "manifest.json").write_text(json.dumps(manifest))
     return path, writer.frames
 
