@@ -140,7 +140,7 @@ def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
         if not call.is_known or not call.is_atomic:
             continue
         got = receivers.get(message, _NO_OBJECTS)
-        # What was aborted no object may get; the others are owed only to full members.
+        # No object may get an aborted call; any other call is owed to the objects at full members alone.
         objects = calls.owed(call, full)
         has = sorted(got) if call.is_aborted else [one for one in objects if one in got]
         has = [one for one in has if (one[0].member, one[1]) in call.addressed]

@@ -25,6 +25,7 @@ from analysis.capture.source import CaptureReader, Pieces, checked_batches, tabl
 from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation
 from analysis.metrics.cost import BIN_NS
+from analysis.network.addresses import mac_number
 from analysis.tasks import OfSpark, PartWriter, Staging, as_written, conformed, detached
 from analysis.traffic import source as traffic_source
 from collector.records import TRACE_MAC, Event, Frames, Notice, PortDirection
@@ -43,8 +44,6 @@ MAX_FLOWS = 100_000
 CLOCK_ERROR_NS = 1_000_000
 """Largest step of the capture's clock, CLOCK_REALTIME, in a run that is not invalid because of it. Both clocks are this
 machine's in every world, so nothing else can make a frame earlier than its records."""
-
-_TRACE_MAC = int(TRACE_MAC.replace(":", ""), 16)
 
 SENT_KEYS = ("bin", "class", "kind", "inner")
 FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
@@ -208,7 +207,7 @@ class _Task:
         is_trace = klass == FRAME_CLASSES.index("trace")
         # A frame from a node is captured before all impairments, so that none of them has damaged it.
         is_sent = (frames.direction == PortDirection.INBOUND) & (node_index >= 0)
-        self._strange += int((seen["is_undecodable"] & is_sent & (seen["eth_dst"] == _TRACE_MAC)).sum())
+        self._strange += int((seen["is_undecodable"] & is_sent & (seen["eth_dst"] == mac_number(TRACE_MAC))).sum())
         if len(sent := np.flatnonzero((frames.direction == PortDirection.INBOUND) & ~is_trace)):
             within, has_bin = incarnations.minus(time_ns[sent], np.int64(self.plan.start_ns))
             is_ours = klass[sent] < len(CLASSES)

@@ -13,8 +13,6 @@ from analysis.checks.properties import Incarnation, Incarnations, Raw
 from analysis.checks.views import Absent, Installation, ViewRecords, absent_at_the_end, views_of
 from collector.records import EndReason, Event, ViewReason
 
-NEVER_NS = 1 << 63
-
 
 class Timeline(NamedTuple):
     """Records of one incarnation about views. `end_detail`: detail of its STOP or ENDED; -1: it has neither."""
@@ -120,7 +118,7 @@ def without_quorum(
             return False
         later = (one for one in incarnations if one.incarnation.member == gone.member and one.incarnation > gone)
         return (
-            asked_to_leave.get(gone.member, NEVER_NS) <= after.at_ns
+            (gone.member in asked_to_leave and asked_to_leave[gone.member] <= after.at_ns)
             or any(one.first_ns <= after.at_ns for one in later)
             or not own.views.has_state_at(after.at_ns)
             or (after.reason == ViewReason.BAD_PAIR and own.last_ns >= after.at_ns)

@@ -185,8 +185,9 @@ def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames, 
     asked = sent.select(rows)
     first = _firsts(asked.datagram)
     here = arrived.select(arrived.node == receiver)
-    damages = np.full(len(here.datagram), NOT_KNOWN, np.int8) if buffer is None else _damages(buffer, here)
+    damages = np.full(len(here.datagram), NOT_KNOWN, np.int8)
     if buffer is not None:
+        damages = _damages(buffer, here)
         order = np.lexsort((here.time_ns, damages, here.datagram))
         here, damages = here.select(order), damages[order]
     begin = np.searchsorted(here.datagram, asked.datagram[first], "left")
