@@ -297,13 +297,18 @@ def _names(incarnations: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _of_views(views: Mapping[str, Any]) -> Iterator[str]:
-    """Changes of less than a quorum, and members that are absent at the end: no fault explains them."""
+    """Changes of less than a quorum, deliveries in a minority, and members that are absent at the end: no fault
+    explains them.
+    """
     for one in views["without_quorum"]:
         before, view = one["before"], one["view"]
         if one["reason"] == ViewReason.FIRST.name.lower():
             yield f"{_name(one)} began a group of its own with view {view}, after view {before}"
         else:
             yield f"{_name(one)} went from view {before} to view {view} without a quorum of the first"
+    for one in views["minorities"]:
+        if one["delivered"]:
+            yield f"{_name(one)} delivered {one['delivered']} messages in a minority of view {one['view']}"
     for one in views["absent"]:
         lacks = {
             Lack.VIEWS: "is in no view",

@@ -146,7 +146,7 @@ def _views(changes: int) -> dict[str, Any]:
         "installed": len(views), "last": len(views), "change_max_ms": 411.7, "spread_max_ms": 8.4,
         "minority_max_ms": 1_190.0, "transfer_max_ms": 23.1, "excluded": changes, "left": 0,
         "views": views,
-        "minorities": [one | {"ended": False} for one in lost],
+        "minorities": [one | {"ended": False, "delivered": 0} for one in lost],
         "transfers": [one | {"at_ms": 3_000.0 * one["incarnation"] + 930} for one in got],
         "ended": [one | {"how": "excluded", "at_ms": 3_000.0 * one["incarnation"] + 890} for one in last[:-1]],
         "without_quorum": [],

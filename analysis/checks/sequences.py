@@ -259,7 +259,8 @@ def _views(records: Records) -> ViewRecords:
         (record, event, detail, *decode(message), at_ns, value)
         for record, event, detail, message, at_ns, value in zip(*(one.tolist() for one in columns), strict=True)
     )
-    return read_views(rows, last_record=int(records.record[-1]))
+    deliveries = records.record[records.event == Event.DELIVER]
+    return read_views(rows, deliveries=deliveries, last_record=int(records.record[-1]))
 
 
 def _parts(step: Step, records: Records, rows: Rows, **columns: npt.NDArray[Any]) -> Iterator[pa.RecordBatch]:

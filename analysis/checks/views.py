@@ -4,6 +4,7 @@ defines the properties of views.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
@@ -59,13 +60,14 @@ class Taken(NamedTuple):
 
 class Minority(NamedTuple):
     """One time without a quorum; `until_ns` None: no record of its end. `heard`: number of members heard at its
-    beginning, itself included.
+    beginning, itself included; `delivered`: number of deliveries during it.
     """
 
     from_ns: int
     until_ns: int | None
     number: int
     heard: int
+    delivered: int
 
 
 class ViewRecords(NamedTuple):
@@ -172,9 +174,9 @@ Row = tuple[int, int, int, int, int, int, int, int]
 """Record number, event, detail, origin, incarnation, message number, time in ns, value."""
 
 
-def read_views(rows: Iterable[Row], *, last_record: int) -> ViewRecords:
-    """View records from the VIEW, MINORITY and STATE records of one incarnation, in their order. `last_record`: number
-    of its last record of any kind.
+def read_views(rows: Iterable[Row], *, deliveries: Sequence[int], last_record: int) -> ViewRecords:
+    """View records from the VIEW, MINORITY and STATE records of one incarnation, in their order. `deliveries`: numbers
+    of its DELIVER records, ascending; `last_record`: number of its last record of any kind.
 
     The records of one installation are consecutive: a VIEW begins another one if the record before it does not belong
     to the same view, or if the installation is complete.
@@ -197,9 +199,11 @@ def read_views(rows: Iterable[Row], *, last_record: int) -> ViewRecords:
         elif event == Event.MINORITY:
             is_open = bool(minorities) and minorities[-1].until_ns is None
             if detail == 1 and not is_open:
-                minorities.append(Minority(at_ns, None, number, value))
+                since = len(deliveries) - bisect(deliveries, record)
+                minorities.append(Minority(at_ns, None, number, value, since))
             elif detail != 1 and is_open:
-                minorities[-1] = minorities[-1]._replace(until_ns=at_ns)
+                later = len(deliveries) - bisect(deliveries, record)
+                minorities[-1] = minorities[-1]._replace(until_ns=at_ns, delivered=minorities[-1].delivered - later)
     is_cut = bool(installations) and not installations[-1].is_whole and before == last_record
     return ViewRecords(tuple(installations), tuple(taken), tuple(minorities), is_cut)
 
@@ -211,4 +215,5 @@ def views_of(records: Sequence[Raw]) -> ViewRecords:
         for number, r in enumerate(records, start=1)
         if r[0] in VIEW_EVENTS
     )
-    return read_views(rows, last_record=len(records))
+    deliveries = [number for number, r in enumerate(records, start=1) if r[0] == Event.DELIVER]
+    return read_views(rows, deliveries=deliveries, last_record=len(records))

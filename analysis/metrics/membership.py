@@ -276,6 +276,7 @@ class _Rows(NamedTuple):
                 "from_ms": self.ms(one.from_ns),
                 "for_ms": (until_ns - one.from_ns) / 1e6,
                 "ended": one.until_ns is not None,
+                "delivered": one.delivered,
             }
 
     def transfers(self, timeline: Timeline) -> Iterator[dict[str, Any]]:

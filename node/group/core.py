@@ -464,6 +464,8 @@ class GroupCore(Core):
     def _go_on(self, here: ViewMember, value: Value, now_ns: int, out: list[Effect]) -> None:
         """R5: close the core, and install the next view."""
         memory = None
+        if here.is_minority:  # a quorum has decided
+            out.append(Minority(view=here.view.number, begins=False, heard=len(here.present)))
         if here.is_stateful:
             survivors = frozenset(one.member for one in here.view.incarnations if one in value.next)
             closing = here.stack.close(value.cut, survivors, now_ns)
@@ -471,8 +473,6 @@ class GroupCore(Core):
             memory = closing.memory
             self._resubmit.extendleft(reversed(closing.handed_back))
         out += here.stack.streams.stop(now_ns)
-        if here.is_minority:
-            out.append(Minority(view=here.view.number, begins=False, heard=len(here.present)))
         self._former = here if len(value.next.members) > 1 else None  # in a view of one, no other member will ask
         self._install(value, memory, now_ns, out)
 

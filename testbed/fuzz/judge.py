@@ -388,7 +388,7 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """The first change of view by less than a quorum, or beginning of another group."""
+    """The first change of view by less than a quorum, or beginning of another group; deliveries in a minority."""
     timelines = membership.timelines(_records_of(simulation))
     changes = membership.without_quorum(timelines, _asked_to_leave(scenario, simulation))
     for name, before, after in islice(changes, 1):
@@ -396,6 +396,9 @@ def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Fa
         if not after.is_beginning:
             how = f"went from view {before.number} to view {after.number} without a quorum"
         yield Failure(kind="quorum", sentence=f"member {name.member} {how}")
+    delivered = [(sum(time.delivered for time in one.views.minorities), one.incarnation) for one in timelines]
+    for count, name in [one for one in delivered if one[0]][:1]:
+        yield Failure(kind="quorum", sentence=f"member {name.member} delivered {count} messages in a minority")
 
 
 def _calls(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

@@ -822,5 +822,6 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
     )
     has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
     rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
-    views = read_views(rows, last_record=records[-1].record)
+    deliveries = [record.record for record in records if record.event is Event.DELIVER]
+    views = read_views(rows, deliveries=deliveries, last_record=records[-1].record)
     return linear.IncarnationRecord(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)

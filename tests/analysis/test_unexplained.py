@@ -18,7 +18,7 @@ from testbed.fuzz.scenario import experiment_of
 from testbed.sim.point import measure
 from tests.analysis.runs import START_NS, MadeRun
 
-VIEWS: dict[str, Any] = {"without_quorum": [], "absent": [], "views": []}
+VIEWS: dict[str, Any] = {"without_quorum": [], "minorities": [], "absent": [], "views": []}
 NOTHING: dict[str, Any] = {
     "excluded": {},
     "left": {},
@@ -127,7 +127,12 @@ def calls(**outcomes: int) -> dict[str, Any]:
 GONE = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "leave"}
 WITHOUT_QUORUM = {"views": VIEWS | {"without_quorum": [GONE]}}
 BEGUN = {"views": VIEWS | {"without_quorum": [GONE | {"reason": "first"}]}}
+DELIVERED_ALONE = "p1/n2 (incarnation 1) delivered 2 messages in a minority of view 3"
 OF_ITS_OWN = "p1/n2 (incarnation 1) began a group of its own with view 3, after view 1"
+
+
+def in_minority(**told: int) -> dict[str, Any]:
+    return {"views": VIEWS | {"minorities": [GONE | told]}}
 
 
 def absent(lacks: str) -> dict[str, Any]:
@@ -214,6 +219,8 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2"), fault("crash", "p1/n2", id=1)], []),
         (WITHOUT_QUORUM, [groups("2", "134")], [NO_QUORUM]),
         (BEGUN, [fault("crash", "p1/n2")], [OF_ITS_OWN]),
+        (in_minority(delivered=0), [], []),
+        (in_minority(delivered=2), [groups("2", "134")], [DELIVERED_ALONE]),
         (absent("views"), [fault("crash", "p1/n2")], [ABSENT + "is in no view"]),
         (absent("view"), [], [ABSENT + "did not install view 3, of which it is a member"]),
         (absent("state"), [], [ABSENT + "did not get the state in view 3"]),

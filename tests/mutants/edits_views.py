@@ -24,10 +24,12 @@ from node.reliable.codec import VIEW_SHIFT
 from node.reliable.stream import IncomingStream
 from node.trace import ViewReason
 from node.wire import Kind, Message
+from testbed.fuzz.scenario import Cut
 from tests.mutants.edits import Shipped, replaces
 from tests.mutants.known import (
     COORDINATOR_ENDS,
     MANY_COPIES,
+    MS,
     RESTARTED,
     STILL_FETCHING,
     TWO_BALLOTS,
@@ -376,3 +378,22 @@ def nothing_is_forced(shipped: Shipped, change: Change, constraints: Constraints
 def any_member_count_is_a_quorum(_: Shipped, view: View, members: Collection[int]) -> bool:
     """Each side of a cut goes on."""
     return bool(members)
+
+
+@known(
+    None,
+    "quorum",
+    world(
+        "reliable",
+        (10,),
+        (12,),
+        (14,),
+        member(16, delay_ms=40),
+        tuple(range(400, 700, 5)),
+        faults=(Cut(at_ns=20 * MS, for_ns=3000 * MS, sides=((0, 1, 2), (3, 4))),),
+    ),
+)
+@replaces(ViewStack, "hold")
+def a_minority_delivers(shipped: Shipped, stack: ViewStack, is_held: bool, now_ns: int) -> Any:
+    """The core of a member without a quorum goes on with the messages that arrive."""
+    return [] if is_held and stack._is_open else shipped(stack, is_held, now_ns)

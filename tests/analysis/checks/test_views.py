@@ -424,8 +424,8 @@ def wild(seed: int) -> PlainHistory:
 def test_records_of_a_view_belong_together_while_they_follow_each_other() -> None:
     rows = [(2, Event.VIEW, 1, 0, 1, 1, 10, 2), (3, Event.VIEW, 1, 1, 1, 1, 11, 2), (4, Event.VIEW, 1, 0, 1, 1, 12, 2)]
 
-    records = read_views(rows, last_record=5)
+    records = read_views(rows, deliveries=(), last_record=5)
 
     assert [one.members for one in records.installations] == [(A, B), (A,)]
     assert not records.is_cut
-    assert read_views(rows, last_record=4).is_cut
+    assert read_views(rows, deliveries=(), last_record=4).is_cut

@@ -83,17 +83,19 @@ def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> 
     given = membership_of(without_quorum().install(2, A, B).note(C, Event.ENDED).stop(A, B), tmp_path)
 
     (minority,) = given["minorities"]
-    assert minority == incarnation(C) | {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False}
+    told = {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False, "delivered": 0}
+    assert minority == incarnation(C) | told
     assert given["change_max_ms"] == given["views"][1]["change_ms"] == given["views"][1]["last_ms"] - 13
     assert given["ended"] == [incarnation(C) | {"how": "excluded", "at_ms": 18}]
 
 
 def test_a_minority_that_meets_the_others_again(tmp_path: Path) -> None:
-    builder = without_quorum()
+    builder = without_quorum().deliver(C, "a1")
     builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=0, value=3)
 
-    (minority,) = membership_of(builder.stop(A, B, C), tmp_path)["minorities"]
-    assert (minority["for_ms"], minority["ended"]) == (1, True)
+    (minority,) = membership_of(builder.deliver(C, "a2").stop(A, B, C), tmp_path)["minorities"]
+    assert (minority["for_ms"], minority["ended"]) == (3, True)
+    assert minority["delivered"] == 1, "it should have waited for the others"
 
 
 def test_faults_strike_who_they_name_and_cuts_everybody() -> None:
