@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.checks import linear
+from analysis.checks.calls import Call, Calls
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Finding, MessageId, Property, Tally, Verdict
 from node.core import Core, Membership
@@ -26,6 +27,7 @@ from testbed.fuzz.judge import (
     GROUP,
     WITHOUT_A_QUORUM,
     Failure,
+    _given_up,
     findings_of,
     is_excluded,
     judge,
@@ -122,6 +124,17 @@ def failures_of(core: type[PlainCore]) -> tuple[Failure, ...]:
 )
 def test_each_kind_of_failure(core: type[PlainCore], kinds: set[str]) -> None:
     assert {failure.kind for failure in failures_of(core)} == kinds
+
+
+@pytest.mark.parametrize(("refused", "is_good"), [(2, True), (3, False)])
+def test_more_refused_calls_than_others_are_a_failure(refused: int, is_good: bool) -> None:
+    """A group may be empty, so that one refused call is none."""
+    calls = Calls()
+    for number in range(1, 3 + refused):
+        call = Call(message=(*A, number), caller=(A, 1), at_ns=5, record=number, payload=(0, 0))
+        call.addressed, call.is_refused = ({(1, 1)}, False) if number < 3 else (set(), True)
+        calls.by_message[call.message] = call
+    assert (not list(_given_up(calls))) is is_good
 
 
 def test_an_exception_is_named_by_its_place() -> None:
