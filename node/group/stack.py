@@ -244,16 +244,20 @@ class ViewStack:
             self._unstable.append((delivery, received))
 
     def _hand_over_stable(self, now_ns: int, out: list[Effect]) -> None:
-        """Hand over deliveries for which every member has received all that this member had received."""
+        """Hand over deliveries for which every member has received all that this member had received. Those that become
+        stable while the stack is held or frozen wait until it is open again, or closed.
+        """
         everywhere = self.streams.acknowledged()
         while self._unstable:
             delivery, received = self._unstable[0]
             if any(everywhere.get(origin, 0) < position for origin, position in received.items()):
+                if not self.is_frozen:
+                    out.extend(self.streams.acknowledge_soon(now_ns))
+                break
+            if not self._is_open:
                 break
             self._unstable.popleft()
             out.append(self._final(delivery))
-        if self._unstable and not self.is_frozen:
-            out.extend(self.streams.acknowledge_soon(now_ns))
 
     def _final(self, delivery: Deliver) -> Deliver:
         if not self._is_uniform or delivery.level is Level.FINAL:

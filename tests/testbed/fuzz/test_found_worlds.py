@@ -9,6 +9,7 @@ import pytest
 
 from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Property, Verdict
+from analysis.checks.views import views_of
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from node.trace import Event
@@ -40,6 +41,8 @@ def test_a_world_that_once_failed_keeps_every_promise(path: Path) -> None:
     assert [
         incarnation.member for incarnation in drained if cores[incarnation.member, incarnation.incarnation].buffered
     ] == []
+    minorities = [one for records in simulation.records.values() for one in views_of(records).minorities]
+    assert [one for one in minorities if one.delivered] == []
     shown = path.read_text(encoding="utf-8")
     given_up = {int(member) for member in re.findall(r"^#   expelled: member (\d+)", shown, re.MULTILINE)}
     assert [one.member for one in simulation.incarnations if one.member in given_up and is_excluded(one)] == []
