@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from markupsafe import Markup, escape
@@ -45,11 +46,21 @@ def element(name: str, *children: str, **attributes: object) -> Markup:
     """
     parts = ["<", name]
     for key, value in attributes.items():
-        if value is not None:
-            shown = coordinate(value) if isinstance(value, float) else str(value)
-            parts.append(f' {key.rstrip("_").replace("_", "-")}="{escape(shown)}"')
-    parts += [">", *map(escape, children), f"</{name}>"] if children else ["/>"]
+        if isinstance(value, float):
+            parts.append(f' {_attribute(key)}="{coordinate(value)}"')
+        elif value is not None:
+            parts.append(f' {_attribute(key)}="{escape(str(value))}"')
+    if children:
+        # `escape` leaves Markup as it is, but takes longer than the rest of an element.
+        parts += [">", *(child if isinstance(child, Markup) else escape(child) for child in children), f"</{name}>"]
+    else:
+        parts.append("/>")
     return Markup("".join(parts))  # noqa: S704  (all values and texts in it are escaped)
+
+
+@cache
+def _attribute(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
 
 
 def drawing(

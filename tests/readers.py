@@ -38,12 +38,15 @@ from rich.console import Console
 from analysis import expression
 from analysis.capture.decode import checksums_are_good, decode_frames, decode_trace
 from analysis.errors import AnalysisError
+from analysis.formatting import mapping
 from analysis.inputs import read_run
 from analysis.metrics import sweep_rows
 from analysis.report import files, page, terminal
+from analysis.report.time_axis import latency_series, traffic_series
 from analysis.run import Sweep
 from analysis.spacetime.model import read_datagram
 from analysis.traffic import source
+from analysis.traffic.flows import is_foreign
 from collector import index
 from collector.blocks import Section
 from collector.dissect import OrderbedEnvelope, OrderbedTrace
@@ -86,6 +89,7 @@ from testbed.run.fleet import said_in
 from testbed.rundir.store import read_manifest, read_summary
 from testbed.spec import experiment
 from tests import mutations, report_runs
+from tests.analysis.report import test_calls
 from tests.analysis.runs import FOUR_NODES, MadeRun, ordered
 from tests.collector import captures
 from tests.mutations import NUMBERS, WORDS, words_of
@@ -365,20 +369,17 @@ def _of_runs(folder: Path) -> Mapping[str, Reader]:
     }  # fmt: skip
     cut = fault | {"id": 1, "kind": "cut", "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}, "asked": None}
     faults = "".join(json.dumps(one) + "\n" for one in (fault, cut)).encode()
-    sound = {"manifest.json": manifest, "faults.jsonl": faults, "topology.yaml": FOUR_NODES.encode()}
+    put = _with_one(run, {"manifest.json": manifest, "faults.jsonl": faults, "topology.yaml": FOUR_NODES.encode()})
 
     def reader_of(name: str) -> Callable[[bytes], object]:
         def read(data: bytes) -> object:
-            for other, content in sound.items():
-                if other != name and (run / other).read_bytes() != content:
-                    (run / other).write_bytes(content)
-            (run / name).write_bytes(data)
+            put(name, data)
             return read_run(run)
 
         return read
 
     def read_words(data: bytes) -> object:
-        (run / "manifest.json").write_bytes(data)
+        put("manifest.json", data)
         return read_manifest(run)
 
     def read_results(data: bytes) -> object:
@@ -395,22 +396,43 @@ def _of_runs(folder: Path) -> Mapping[str, Reader]:
     }
 
 
+def _with_one(run: Path, sound: Mapping[str, bytes]) -> Callable[[str, bytes], None]:
+    """A function that gives one of the files of a run this content, and the others their sound one."""
+    written: dict[str, bytes] = {}
+
+    def put(name: str, data: bytes) -> None:
+        for file, content in {**sound, name: data}.items():
+            if written.get(file) != content:
+                (run / file).write_bytes(content)
+                written[file] = content
+
+    return put
+
+
 # Outputs about a run, and records over many runs.
 
 
 def _of_results(folder: Path) -> Mapping[str, Reader]:
-    run = folder / "shown"
-    report_runs.three_partitions(run)
-    tables = run / "tables"
-    for table in tables.iterdir():
-        pq.write_table(pq.read_table(table)[:200], table)  # drawing all rows would take longer than the reading
-    sound = {path: path.read_bytes() for path in (run / "manifest.json", run / "summary.json", run / "faults.jsonl")}
+    run = report_runs.small(folder / "shown")
+    report_runs.edit_json(run / "summary.json", {"calls": test_calls.calls()})
+    whole = files.read_run(run)
+    summaries = [_dumped(whole.summary), _of_others(whole.summary)]
+    (run / "summary.json").write_bytes(summaries[1])
+    nodes = files.read_run(run).nodes
+    # A page takes long: what neither the manifest nor the faults change is left out.
+    rest = {
+        name: value for name, value in whole.summary.items() if name not in ("views", "calls", *report_runs.REPORTED)
+    }
+    sound = {name: (run / name).read_bytes() for name in ("manifest.json", "faults.jsonl")}
+    put = _with_one(run, {**sound, "summary.json": _dumped(rest)})
+    tables = folder / "tabled" / "tables"
+    tables.mkdir(parents=True)
+    (run / "tables").rename(folder / "tables")  # they are read once, as reading takes as long as drawing
     record, rows, points = folder / "campaigns.json", folder / "claims.json", folder / "sweep-1.json"
 
     def with_file(name: str, read: Callable[[], object]) -> Callable[[bytes], object]:
         def read_one(data: bytes) -> object:
-            for path, content in sound.items():
-                path.write_bytes(data if path.name == name else content)
+            put(name, data)
             return read()
 
         return read_one
@@ -421,7 +443,12 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
         return verdicts_of(run)
 
     def write_page() -> object:
-        return page.render(files.read_run(run)).encode("utf-8")
+        found = dataclasses.replace(files.read_run(run), latency=whole.latency, traffic=whole.traffic, cdf=whole.cdf)
+        if is_foreign(found.summary):
+            found = dataclasses.replace(found, nodes=nodes)
+        if mapping(found.summary.get("ordering")):
+            found = dataclasses.replace(found, rollbacks=whole.rollbacks)
+        return page.render(found).encode("utf-8")
 
     def read_record(data: bytes) -> object:
         record.write_bytes(data)
@@ -438,12 +465,14 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
 
     def read_table(data: bytes) -> object:
         (tables / "latency_series.parquet").write_bytes(data)
-        return files.read_run(run)
+        found = files.read_run(tables.parent)
+        return latency_series(found.latency), traffic_series(found.traffic)
 
     def read_rows(data: bytes) -> object:
-        (tables / "rows.parquet").write_bytes(data)
-        return sweep_rows.read(tables / "rows.parquet")
+        (folder / "rows.parquet").write_bytes(data)
+        return sweep_rows.read(folder / "rows.parquet")
 
+    (tables / "traffic_series.parquet").symlink_to("latency_series.parquet")
     entry = campaign.Entry(protocol="co", commit="abc", date="2026-01-31", first=1, failing=[(4, "rest: no rest")])
     claim = claims.Row(
         experiment="co-data", id="000-x", paper="000", statement="s", value=1.5, formula="1", accept="ours < 2",
@@ -452,20 +481,37 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
     point = {"variant": {"load.rate": 5}, "given": {"rate_per_s": 5.0}, "verdict": "pass", "directory": "1-x"}
     row = {"point": 1, "seed": 2, "verdict": "pass", "events": 5, "seconds": 0.5, "given": {"rate_per_s": 5.0}}
     return {
-        "results-shown": Reader(with_file("summary.json", show), [sound[run / "summary.json"]], (InputError,), WORDS),
-        "report-of-a-summary": Reader(with_file("summary.json", write_page), [sound[run / "summary.json"]], (), WORDS),
-        "report-of-a-manifest": Reader(
-            with_file("manifest.json", write_page), [sound[run / "manifest.json"]], (), WORDS
+        "results-shown": Reader(with_file("summary.json", show), summaries, (InputError,), WORDS),
+        "report-of-a-summary": Reader(with_file("summary.json", write_page), summaries, (), WORDS),
+        "report-of-a-manifest": Reader(with_file("manifest.json", write_page), [sound["manifest.json"]], (), WORDS),
+        "report-of-faults": Reader(
+            with_file("faults.jsonl", write_page), [sound["faults.jsonl"], report_runs.other_faults()], (), WORDS
         ),
-        "report-of-faults": Reader(with_file("faults.jsonl", write_page), [sound[run / "faults.jsonl"]], (), WORDS),
         "record-of-campaigns": Reader(read_record, [_dumped([dataclasses.asdict(entry)])], (InputError,), WORDS),
         "record-of-claims": Reader(read_claims, [_dumped([claim.as_dict()])], (InputError,), WORDS),
         "points-of-a-sweep": Reader(read_points, [_dumped([point])], (AnalysisError,), WORDS),
         "rows-of-a-sweep": Reader(
             read_rows, _parquet(pa.Table.from_batches([sweep_rows.to_batch([row])])), (AnalysisError,)
         ),
-        "table-of-a-report": Reader(read_table, _parquet(pq.read_table(tables / "latency_series.parquet")), ()),
+        "table-of-a-report": Reader(read_table, _parquet(_series(folder / "tables")), ()),
     }
+
+
+def _of_others(summary: Mapping[str, Any]) -> bytes:
+    """The summary of a run of programs of others, whose results are their conversations; with so many ports that not
+    all are shown at once.
+    """
+    kept = ("format", "run", "verdict", "reasons", "links", "faults", "capture", "health")
+    shown = {name: summary[name] for name in kept}
+    return _dumped(shown | {"traffic": report_runs.FOREIGN, "conservation": 3 * summary["conservation"]})
+
+
+def _series(tables: Path) -> pa.Table:
+    """A table that is both of latency and of traffic."""
+    latency, traffic = (pq.read_table(tables / f"{name}_series.parquet")[:8] for name in ("latency", "traffic"))
+    for name in ("class", "datagrams", "wire_bytes"):
+        latency = latency.append_column(name, traffic[name])
+    return latency
 
 
 def _parquet(table: pa.Table) -> list[bytes]:

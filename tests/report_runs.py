@@ -1,7 +1,8 @@
 """Run directories for the tests of their readers: the files of docs/run-directory.md, numbers of a fixed seed.
 
 `quickstart` is four nodes with loss, delay and an overrun, without violations; `three_partitions` is thirty nodes with
-a cut and a crash, and a violated total order. Both are written to a directory that the caller gives.
+a cut and a crash, and a violated total order; `small` is three nodes with every section of the report. All are written
+to a directory that the caller gives.
 """
 
 from __future__ import annotations
@@ -50,6 +51,18 @@ impairments:
   p2/n1..n3: {to-node: {loss: 2 %, burst: 3 frames}}
 """
 
+SMALL = """\
+name: small
+description: Two nodes on a bus, and one behind a link.
+partitions:
+  p1: {nodes: 2, bus: {rate: 10 Mbit/s, queue: 1000 frames}}
+  p2: {nodes: 1}
+links:
+  - {between: [p1, p2], rate: 1 Gbit/s, delay: 15 ms}
+impairments:
+  p1/n2: {to-node: {delay: 2 ms, jitter: 1 ms, loss: 2 %, burst: 3 frames}}
+"""
+
 Fault: TypeAlias = tuple[str, list[str], str | None, dict[str, Any], float, int | None]
 """Kind, targets, direction, parameters, seconds, and the fault that ends it."""
 
@@ -72,6 +85,28 @@ THREE_FAULTS: tuple[Fault, ...] = (
     ("crash", ["p2/n4"], None, {}, 12.0, 3),
     ("restart", ["p2/n4"], None, {}, 16.0, None),
 )
+
+SMALL_NODES = ["p1/n1", "p1/n2", "p2/n1"]
+SMALL_FAULTS: tuple[Fault, ...] = (
+    ("impair", ["p1/n2"], "to-node", {"loss_ratio": 0.1, **NARROW}, 2.0, 4),
+    ("cut", SMALL_NODES, None, {"groups": [["p1/n1", "p1/n2"], ["p2/n1"]]}, 5.0, 2),
+    ("heal", SMALL_NODES, None, {}, 8.0, None),
+    ("crash", ["p2/n1"], None, {}, 12.0, None),
+    ("impair", ["p1/n2"], "to-node", {}, 14.0, None),
+)
+RING = {"shape": "ring", "groups": [[name] for name in [*SMALL_NODES, "p9/n1", "*"]]}
+OTHER_FAULTS: tuple[Fault, ...] = (
+    ("cut", SMALL_NODES, None, {"pairs": [["p1/n1", "p1/n2"], ["p1/n1", "p2/n1"]]}, 5.0, 1),
+    ("recover", SMALL_NODES, None, {"what": "cut"}, 8.0, None),
+    ("cut", SMALL_NODES, None, RING, 9.0, None),
+    ("pause", SMALL_NODES, None, {}, 12.0, 4),
+    ("resume", SMALL_NODES, None, {}, 13.0, None),
+    ("slow", ["p1/n1"], None, {"cpu_ratio": 0.1}, 14.0, None),
+    ("deaf", ["p1/n1"], None, {"buffer_bytes": 4096}, 15.0, None),
+    ("clock", ["p1/n1"], None, {"step_ns": 5_000_000, "drift_ppm": -20.5}, 16.0, None),
+    ("join", ["p2/n1"], None, {}, 17.0, None),
+)
+"""One of each kind that SMALL_FAULTS lacks."""
 
 
 def quickstart(path: Path) -> Path:
@@ -102,6 +137,73 @@ def with_views(path: Path, *, changes: int = 4) -> Path:
     quickstart(path)
     edit_json(path / "summary.json", {"views": _views(changes)})
     return path
+
+
+def small(path: Path) -> Path:
+    """Three nodes, few rows in each table, each section but `calls`, and a summary of programs of others (FOREIGN)
+    aside.
+    """
+    _write(path, SMALL, SMALL_FAULTS, failing=True)
+    tables = path / "tables"
+    random = np.random.default_rng(3)
+    _rollbacks(tables, 10.0, random)
+    _node_series(tables)
+    for name in ("latency_series", "traffic_series", "latency_cdf", "trace"):
+        table = pd.read_parquet(tables / f"{name}.parquet")
+        table[:: len(table) // 12].to_parquet(tables / f"{name}.parquet", index=False)
+    ordering = _ordering(10.0, random)
+    ordering |= {"series": ordering["series"][::6], "optimistic": {"deliveries": 4012, "in_order": 0.97}}
+    edit_json(path / "summary.json", {"views": _views(1), "ordering": ordering, **REPORTED})
+    manifest = json.loads((path / "manifest.json").read_text())
+    nodes, programs = manifest["nodes"], [{"node": "p2/n1", "command": ["/usr/bin/etcd", "--name", "x"], "image": ""}]
+    nodes[1] |= {"crashed": True, "drained": False}
+    nodes[2] |= {"ended": True, "exit": 3}
+    edit_json(path / "manifest.json", {"nodes": nodes, "programs": programs, "error": "the disk is full"})
+    return path
+
+
+def other_faults() -> bytes:
+    """Faults of `small` of all other kinds, as in faults.jsonl."""
+    return "".join(json.dumps(_fault(number, fault)) + "\n" for number, fault in enumerate(OTHER_FAULTS)).encode()
+
+
+REPORTED: dict[str, Any] = {
+    "clocks": {
+        "readings": 412, "skew_max_ns": 2_100_000, "skew_max_after_ns": 41_000, "settling_ns": 3_000_000_000,
+    },
+    "stages": {
+        "preacknowledged": {"p50_ms": 4.1, "p90_ms": 7.2, "max_ms": 31.0},
+        "acknowledged": {"p50_ms": 9.3, "p90_ms": 14.8, "max_ms": 61.5},
+        "out_of_order": 1, "first_out_of_order": "p1/n1 #7 before p1/n2 #3",
+    },
+    "resident": {"max": 31},
+    "anomalies": {"by_gap": [
+        {"gap_ms": gap_ms, "pairs": 150, "opposite": opposite, "share": opposite / 150}
+        for gap_ms, opposite in ((0.0, 12), (1.0, 3), (10.0, 0))
+    ]},
+    "processing": {"per_message_us": 81.4},
+}  # fmt: skip
+"""What only some protocols report."""
+
+_SERVICE = {"protocol": "tcp", "port": 2379, "cast": "unicast"}
+_TCP = {"segments": 812, "retransmissions": 9, "retransmission_ratio": 0.011, "rtt_p50_ms": 4.2, "rtt_p99_ms": 31.7}
+_SILENCE = {"silent_s": 3.1, "silent_from_s": 5.01, "silent_until_s": 8.11}
+FOREIGN: dict[str, Any] = {
+    "datagrams": 0, "other_frames": 61_402, "span_s": 0.2, "tcp": _TCP,
+    "conversations": [
+        {"a": "p1/n1", "b": "p2/n1", "frames": 4012, "wire_bytes": 812_000, "wire_bytes_per_s": 40_600.0, "tcp": _TCP,
+         **_SERVICE, **_SILENCE},
+        {"a": "p1/n1", "b": "239.1.1.1", "protocol": "udp", "port": 6000, "cast": "multicast", "frames": 9,
+         "wire_bytes": 900, "wire_bytes_per_s": 45.0, "tcp": None, "silent_s": None, "silent_from_s": None},
+    ],
+    "conversations_left_out": 2, "wire_bytes_left_out": 512,
+    "phases": [{"from_s": 0.0, "until_s": 5.01, "faults": [], "tcp": _TCP},
+               {"from_s": 5.01, "until_s": 8.01, "faults": [0, 1], "tcp": _TCP}],
+    "middles": [{"node": "p1/n1", "from_s": 0.0, "until_s": 5.0, "share": 0.81, "peers": 2, **_SERVICE}],
+    "silences": [{"fault": 1, "kind": "cut", "a": "p1/n1", "b": "p2/n1", "back_s": 0.1, **_SERVICE, **_SILENCE}],
+    "sides": [{"fault": 1, "kind": "cut", "side": "p1/n1, p1/n2", "nodes": 2, **_SERVICE, **_SILENCE}],
+}  # fmt: skip
+"""Section `traffic` of programs of others (docs/foreign.md)."""
 
 
 def interrupted(path: Path) -> Path:
@@ -505,6 +607,11 @@ def _traffic_series(path: Path, t_s: Any, strain: Any, random: np.random.Generat
         datagrams = random.poisson(np.maximum(mean, 0))
         frames.append(pd.DataFrame({"t_s": t_s, "class": name, "datagrams": datagrams, "wire_bytes": datagrams * 410}))
     pd.concat(frames).to_parquet(path / "traffic_series.parquet", index=False)
+
+
+def _node_series(path: Path) -> None:
+    rows = [(t_s, node, 4_000.0 + 100 * t_s) for t_s in (0.0, 5.0, 10.0) for node in SMALL_NODES]
+    pd.DataFrame(rows, columns=["t_s", "node", "sent_bytes"]).to_parquet(path / "node_series.parquet", index=False)
 
 
 def _latency_cdf(path: Path, names: Sequence[str], random: np.random.Generator) -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.metrics import sweep_rows
+from analysis.report import page
 from tests.mutations import NUMBERS, SCALARS, WORDS, changed
 from tests.node.host.test_config import GOOD as GOOD_CONFIG
 from tests.readers import BOUND_S, Reader, Tally, judge, readers, take
@@ -38,8 +39,8 @@ def _sweep(block: str | None) -> bytes:
 INPUTS = 150
 MOSTLY_REFUSED = ("request", "configuration-of-a-node", "datagram", "trace", "snapshot", "values", "call", "news")
 """Readers that refuse at least two fifths of the changed samples."""
-INPUTS_OF_REPORTS = 10
-"""A page takes 0.2 s, its tables 0.03 s."""
+INPUTS_OF_REPORTS = 50
+"""A page takes 20 ms."""
 NAMES = (
     "yaml", "topology", "experiment", "formula", "request", "request-in-form", "frame", "frame-in-form", "owner",
     "place-of-a-testbed", "configuration-of-a-node", "line-of-a-node", "status-of-a-space", "manifest", "faults",
@@ -113,7 +114,7 @@ def test_all_readers_are_in_the_slice(every: dict[str, Reader]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reader_gives_a_value_or_its_refusal(name: str, every: dict[str, Reader]) -> None:
-    count = INPUTS_OF_REPORTS if name.startswith(("report", "table")) else INPUTS
+    count = INPUTS_OF_REPORTS if name.startswith("report") else INPUTS
     outcome = judge(every[name], seed=SEED, numbers=range(count))
     assert outcome.finds == [], f"python -m tests.readers {name} --seed {SEED} --count {count}"
     assert outcome.inputs == count
@@ -133,6 +134,13 @@ def test_samples_are_read(every: dict[str, Reader]) -> None:
     for reader in every.values():
         for sample in reader.samples:
             reader.read(sample)
+
+
+def test_the_samples_of_reports_have_every_section(every: dict[str, Reader]) -> None:
+    reader = every["report-of-a-summary"]
+    pages = [reader.read(sample) for sample in reader.samples]
+    for name, _title in page.SECTIONS:
+        assert any(b'<section id="%b"' % name.encode() in shown for shown in pages if isinstance(shown, bytes)), name
 
 
 def test_a_reader_that_falls_over_is_found_and_so_is_a_slow_one(tmp_path: Path) -> None:

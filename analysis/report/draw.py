@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Final
 
 from markupsafe import Markup
@@ -128,6 +129,7 @@ def _lettered(topology: Topology) -> dict[str, list[Node]]:
     return lettered
 
 
+@cache
 def _in_words(impairment: Impairment) -> str:
     values = asdict(impairment) | {"distribution": impairment.distribution.value}
     return ", ".join(words.impairment(values)) or "clear"

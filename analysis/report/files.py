@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -153,24 +156,25 @@ def usable(name: str, table: pd.DataFrame) -> pd.DataFrame:
     columns = SERIES[name]
     return pd.DataFrame(
         {
-            column: table[column].map(words.clean) if kind == TEXT else _drawable(table[column])
+            column: list(map(words.clean, table[column])) if kind == TEXT else _drawable(table[column])
             for column, kind in columns.items()
         }
     )
 
 
-def _drawable(values: pd.Series[Any]) -> pd.Series[float]:
-    numbers = pd.to_numeric(values, errors="coerce").astype("float64")
-    return numbers.where(numbers.abs() <= MAX_NUMBER)
+def _drawable(values: pd.Series[Any]) -> npt.NDArray[np.float64]:
+    numbers = pd.to_numeric(values, errors="coerce").astype("float64").to_numpy()
+    return np.where(np.abs(numbers) <= MAX_NUMBER, numbers, np.nan)
 
 
 def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
     def read(path: Path) -> pd.DataFrame:
         try:
+            written = ds.dataset(path, format="parquet")
             # Counted before they are read: a few bytes can encode a billion equal rows.
-            if ds.dataset(path, format="parquet").count_rows() > MAX_SERIES_ROWS:
+            if written.count_rows() > MAX_SERIES_ROWS:
                 raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} rows")
-            table = pd.read_parquet(path, columns=list(SERIES[name]))
+            table = written.to_table(columns=list(SERIES[name]), use_threads=False).to_pandas()
         except pa.ArrowException as error:  # some of them are neither OSError nor ValueError
             raise ValueError(str(error)) from error
         return usable(name, table)
@@ -191,6 +195,7 @@ def _read_rollbacks(path: Path) -> pd.DataFrame:
     return known.reset_index(drop=True)
 
 
+@cache
 def _no_rollbacks() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype="float64") for name in _ROLLBACK_COLUMNS})
 
@@ -198,6 +203,7 @@ def _no_rollbacks() -> pd.DataFrame:
 _ROLLBACK_COLUMNS: Final = ("at_ns", "extra")
 
 
+@cache
 def _empty(name: str) -> pd.DataFrame:
     return pd.DataFrame(
         {column: pd.Series(dtype="float64" if kind == NUMBER else "object") for column, kind in SERIES[name].items()}

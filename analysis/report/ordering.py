@@ -123,13 +123,14 @@ def costs_of(summary: Mapping[str, Any]) -> Costs:
             estimates | {"t_s": words.number(given.get("t_s")), MEASURED: words.number(given.get("cost_per_s"))}
         )
     estimated = [name for name in protocols if name not in ("", "t_s", MEASURED)][:MAX_ESTIMATES]
-    table = pd.DataFrame(rows, columns=["t_s", MEASURED, *estimated], dtype="float64")
-    table = table.where(table.abs() <= _MOST)
     names = [MEASURED, *estimated]
-    table[names] /= 1e6
-    if not table[names].notna().any(axis=None):
+    table = np.array([[row.get(name) for name in ("t_s", *names)] for row in rows], dtype=np.float64)
+    table = table.reshape(len(rows), len(names) + 1)
+    table[~(np.abs(table) <= _MOST)] = math.nan
+    if np.isnan(table[:, 1:]).all():
         table = table[:0]
-    return Costs(series=series_of(table, names, dict.fromkeys(names, "mean")), estimated=estimated)
+    columns = {name: table[:, place] / 1e6 for place, name in enumerate(names, start=1)}
+    return Costs(series=series_of(table[:, 0], columns, dict.fromkeys(names, np.nanmean)), estimated=estimated)
 
 
 def _estimates(given: Mapping[str, Any]) -> Mapping[str, Any]:

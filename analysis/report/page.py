@@ -133,6 +133,7 @@ def _environment(undefined: type[Undefined] = StrictUndefined) -> Environment:
         loader=FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "spacetime"]),
         autoescape=True,
         undefined=undefined,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )

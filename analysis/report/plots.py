@@ -340,15 +340,18 @@ MAX_CDF_POINTS: Final = 6000
 def latency_cdf(table: pd.DataFrame, colour_of: Callable[[str], int]) -> Markup:
     """Cumulative share of deliveries over latency, one line per member."""
     width, height, left, floor, top = 440.0, 300.0, 44.0, 260.0, 14.0
-    rows = table[np.isfinite(table["latency_ms"]) & np.isfinite(table["ratio"])]
-    x = latency_scale(rows["latency_ms"], left, width - 14)
+    values = table[["ratio", "latency_ms"]].to_numpy(dtype=np.float64)
+    is_known = np.isfinite(values).all(axis=1)
+    values, names = values[is_known], table["member_name"].to_numpy()[is_known]
+    x = latency_scale(values[:, 1].tolist(), left, width - 14)
     y = svg.linear(0.0, 1.0, floor, top)
-    members = list(dict.fromkeys(rows["member_name"]))
+    members = list(dict.fromkeys(names))
     most = max(MAX_CDF_POINTS // max(len(members), 1), 20)
     lines = []
     for member in members[:200]:
-        points = _thin(rows[rows["member_name"] == member].sort_values("ratio"), most)
-        data = svg.polyline((x(ms), y(min(max(ratio, 0.0), 1.0))) for ms, ratio in points)
+        points = values[names == member]
+        points = _thin(points[np.argsort(points[:, 0], kind="stable")], most)
+        data = svg.polyline((x(ms), y(min(max(ratio, 0.0), 1.0))) for ratio, ms in points.tolist())
         lines.append(svg.path(data, f"cdf c{colour_of(member)}", svg.element("title", member)))
     return svg.drawing(
         width,
@@ -391,10 +394,10 @@ def _ratio_grid(y: Scale, left: float, right: float) -> Markup:
     return svg.group(*parts)
 
 
-def _thin(rows: pd.DataFrame, most: int) -> list[tuple[float, float]]:
+def _thin(points: Floats, most: int) -> Floats:
     """At most `most` points of a line, with its first and last."""
-    keep = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int))
-    return [(float(ms), float(ratio)) for ms, ratio in rows[["latency_ms", "ratio"]].to_numpy()[keep]]
+    keep = np.unique(np.linspace(0, len(points) - 1, min(most, len(points))).round().astype(int))
+    return np.take(points, keep, axis=0)
 
 
 def _member_row(member: Mapping[str, Any], y: float, x: Scale, colour_of: Callable[[str], int]) -> Markup:

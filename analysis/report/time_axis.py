@@ -7,7 +7,7 @@ values, thinned to the resolution of a plot.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -139,29 +139,46 @@ def axis_end_s(phases: Phases, series: Sequence[Series], windows: Sequence[Fault
 
 def latency_series(table: pd.DataFrame) -> Series:
     """p50, p99 and max over time. Where bins are merged: the median p50, the largest p99 and max, the sum of counts."""
-    names = ("p50_ms", "p99_ms", "max_ms", "count")
-    is_counted = np.isfinite(table["t_s"]) & (table["count"] > 0)
+    t_s, count = _column(table, "t_s"), _column(table, "count")
+    is_counted = np.isfinite(t_s) & (count > 0)
     # A bin with a count of 0 has a place on the axis but no value.
-    rows = table.assign(**{name: table[name].where(is_counted) for name in names}) if is_counted.any() else table[:0]
-    return series_of(rows, names, {"p50_ms": "median", "count": lambda values: values.sum(min_count=1)})
+    columns = {
+        name: np.where(is_counted, _column(table, name), math.nan) for name in ("p50_ms", "p99_ms", "max_ms", "count")
+    }
+    return series_of(t_s if is_counted.any() else t_s[:0], columns, {"p50_ms": np.nanmedian, "count": np.nansum})
 
 
 def traffic_series(table: pd.DataFrame) -> Series:
     """Datagrams per second of each class."""
-    wide = table.pivot_table(index="t_s", columns="class", values="datagrams", aggfunc="last")
-    wide = wide.reindex(columns=CLASSES).fillna(0.0).reset_index()
-    return _per_second(series_of(wide, CLASSES, dict.fromkeys(CLASSES, "mean"), gap=0.0))
+    t_s, datagrams = _column(table, "t_s"), _column(table, "datagrams")
+    is_known = np.isfinite(t_s) & np.isfinite(datagrams)
+    times, places = np.unique(t_s[is_known], return_inverse=True)
+    classes, datagrams = table["class"].to_numpy()[is_known], datagrams[is_known]
+    columns = {}
+    for name in CLASSES:
+        columns[name] = np.zeros(len(times))
+        columns[name][places[classes == name]] = datagrams[classes == name]
+    return _per_second(series_of(times, columns, dict.fromkeys(CLASSES, np.nanmean), gap=0.0))
 
 
 def node_lines(table: pd.DataFrame) -> Series:
     """Bytes per second that each node sent; with more nodes than colours, each partition."""
-    rows = table[np.isfinite(table["t_s"])]
-    if len(rows) and rows["node"].nunique() > COLOURS:
-        rows = rows.assign(node=rows["node"].str.partition("/")[0])
-    names = sorted(rows["node"].unique())[:COLOURS]
-    wide = rows.pivot_table(index="t_s", columns="node", values="sent_bytes", aggfunc="sum")
-    wide = wide.reindex(columns=names).fillna(0.0).reset_index()
-    return _per_second(series_of(wide, names, dict.fromkeys(names, "mean"), gap=0.0))
+    t_s, nodes = _column(table, "t_s"), table["node"].to_numpy()
+    is_placed = np.isfinite(t_s)
+    times, places = np.unique(t_s[is_placed], return_inverse=True)
+    sent_bytes, nodes = np.nan_to_num(_column(table, "sent_bytes")[is_placed]), nodes[is_placed]
+    if len(set(nodes)) > COLOURS:
+        nodes = np.array([node.partition("/")[0] for node in nodes], dtype=object)
+    names = sorted(set(nodes))[:COLOURS]
+    columns = {}
+    for name in names:
+        columns[name] = np.zeros(len(times))
+        np.add.at(columns[name], places[nodes == name], sent_bytes[nodes == name])
+    return _per_second(series_of(times, columns, dict.fromkeys(names, np.nanmean), gap=0.0))
+
+
+def _column(table: pd.DataFrame, name: str) -> Floats:
+    return table[name].to_numpy(dtype=np.float64)
 
 
 def _per_second(series: Series) -> Series:
@@ -169,27 +186,44 @@ def _per_second(series: Series) -> Series:
     return replace(series, lines={name: np.nan_to_num(values) / bin_s for name, values in series.lines.items()})
 
 
-def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Mapping[str, Any], *, gap: float = math.nan) -> Series:
-    """Columns over the even grid of their times `t_s`, thinned to MAX_POINTS. `merge`: pandas aggregation of merged
-    values, by column (default: the largest); `gap`: value where there is no row.
+def series_of(
+    t_s: Floats, columns: Mapping[str, Floats], merge: Mapping[str, Callable[..., Floats]], *, gap: float = math.nan
+) -> Series:
+    """Columns over the even grid of their times, thinned to MAX_POINTS; of equal times the last one counts.
+
+    `merge`: NumPy's function for the known values of merged bins, by column (default: the largest); `gap`: value where
+    there is no time.
     """
-    placed = rows[np.isfinite(rows["t_s"])]
-    start, step, length = _grid(placed["t_s"])
+    placed = np.flatnonzero(np.isfinite(t_s))
+    start, step, length = _grid(t_s[placed])
     if length == 0:
         return Series(t_s=np.empty(0), step_s=step, lines={})
-    places = np.rint((placed["t_s"].to_numpy() - start) / step).astype(int)
-    table = placed[list(names)].set_index(np.clip(places, 0, length - 1))
-    even = table[~table.index.duplicated(keep="last")].reindex(range(length), fill_value=gap)
+    places = np.clip(np.rint((t_s[placed] - start) / step).astype(int), 0, length - 1)
     merged = math.ceil(length / MAX_POINTS)
-    points = even.groupby(np.arange(length) // merged)
-    lines = {name: points[name].agg(merge.get(name, "max")).to_numpy(np.float64) for name in names}
-    t_s = (start + np.arange(len(points)) * step * merged).astype(np.float64)
+    points = math.ceil(length / merged)
+    lines = {}
+    for name, values in columns.items():
+        even = np.full(points * merged, math.nan)
+        even[:length] = gap
+        even[places] = values[placed]
+        lines[name] = _merged(even.reshape(points, merged), merge.get(name, np.nanmax))
+    t_s = start + np.arange(points, dtype=np.float64) * (step * merged)
     return Series(t_s=t_s, step_s=step * merged, lines=lines, merged=merged)
 
 
-def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
+def _merged(bins: Floats, merge: Callable[..., Floats]) -> Floats:
+    """One value for each row; NaN where a row has no value."""
+    if bins.shape[1] == 1:
+        return bins[:, 0]
+    points = np.full(len(bins), math.nan)
+    is_known = ~np.isnan(bins).all(axis=1)
+    points[is_known] = merge(bins[is_known], axis=1)
+    return points
+
+
+def _grid(t_s: Floats) -> tuple[float, float, int]:
     """Start, step and length of the even grid of these times (the step is the median of the differences)."""
-    times = np.unique(t_s.to_numpy(dtype=np.float64))
+    times = np.unique(t_s)
     if len(times) == 0:
         return 0.0, 1.0, 0
     step = float(np.median(np.diff(times))) if len(times) > 1 else 0.2
