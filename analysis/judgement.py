@@ -231,11 +231,14 @@ def _why(entry: Mapping[str, Any]) -> str:
     return f"it is {entry['value']}"
 
 
-def accuracy(links: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Summary of the certificate: the worst verdict, and the number of rows with each verdict."""
+def accuracy(links: Sequence[Mapping[str, Any]], conservation: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Summary of the certificate: the worst verdict, the number of rows with each verdict, and the number of ports and
+    directions with frames that are unexplained for no known reason. Such frames fail it.
+    """
     counts = {verdict.value: sum(row["verdict"] == verdict.value for row in links) for verdict in Verdict}
     worst = merge(Verdict(row["verdict"]) for row in links) if links else Verdict.UNKNOWN
-    return {"verdict": worst.value} | counts
+    leaks = sum(bool(row["unexplained"]) and not row["reason"] for row in conservation)
+    return {"verdict": (Verdict.FAIL if leaks else worst).value, **counts, "unexplained": leaks}
 
 
 def property_entries(

@@ -411,7 +411,7 @@ class _Analysis:
         results = _rounded(results)
         results |= {
             "properties": judgement.property_entries(findings, manifest.promises, self.inputs.names),
-            "accuracy": judgement.accuracy(results["links"]),
+            "accuracy": judgement.accuracy(results["links"], results["conservation"]),
             "capture": {
                 "frames": 0 if self.capture is None else self.capture.frames,
                 "kernel_dropped_frames": manifest.capture.kernel_dropped_frames,

@@ -73,9 +73,11 @@ def conserved(summary: Mapping[str, Any]) -> list[Verdict]:
 
 
 def explained(entry: Mapping[str, Any]) -> Verdict:
-    """Verdict on an entry of section `conservation`."""
+    """Verdict on an entry of section `conservation`: unknown, too, if a reason is known for unexplained frames."""
     given = words.number(entry.get("unexplained"))
-    return Verdict.UNKNOWN if given is None else Verdict.FAIL if given else Verdict.PASS
+    if given is None or (given and entry.get("reason")):
+        return Verdict.UNKNOWN
+    return Verdict.FAIL if given else Verdict.PASS
 
 
 def certificate(summary: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> tuple[Verdict, str]:

@@ -140,11 +140,12 @@ def accuracy_line(summary: Mapping[str, Any]) -> Text:
     links = [headline.verdict_of(link.get("verdict")) for link in words.objects(summary.get("links"))]
     if not links:
         return Text("network accuracy: not measured", "yellow")
-    frames = f"frames: {report_rows.verdict_counts(report_rows.conserved(summary), 'port direction', 'add up')}"
+    conserved = report_rows.conserved(summary)
+    frames = f"frames: {report_rows.verdict_counts(conserved, 'port direction', 'add up')}"
     if is_unnumbered(summary):
         return Text.assemble(("network accuracy: not measured", "yellow"), f" ({UNNUMBERED}); {frames}")
     intervals = report_rows.verdict_counts(links, "interval", "as asked")
-    verdict = merge(links)
+    verdict = Verdict.FAIL if Verdict.FAIL in conserved else merge(links)
     line = Text.assemble("network accuracy: ", mark(verdict), f"  {intervals}; {frames}")
     if verdict is Verdict.FAIL:
         line.append("; not part of the verdict: the report tells under Accuracy what was not as asked", "dim")

@@ -279,5 +279,20 @@ def test_an_expectation_is_judged_over_the_results_and_does_not_fail_in_an_inval
 def test_the_certificate_in_short() -> None:
     rows = [{"verdict": text} for text in ("pass", "pass", "unknown")]
 
-    assert judgement.accuracy(rows) == {"verdict": "unknown", "pass": 2, "fail": 0, "unknown": 1}
-    assert judgement.accuracy([])["verdict"] == "unknown"
+    counts = {"pass": 2, "fail": 0, "unknown": 1}
+    assert judgement.accuracy(rows, [conserved(0), conserved(None)]) == {
+        "verdict": "unknown",
+        **counts,
+        "unexplained": 0,
+    }
+    assert judgement.accuracy([], [])["verdict"] == "unknown"
+
+
+def test_unexplained_frames_fail_the_certificate() -> None:
+    passed = [{"verdict": "pass"}]
+    assert judgement.accuracy(passed, [conserved(0), conserved(-3)])["verdict"] == "fail"
+    assert judgement.accuracy(passed, [conserved(9, reason="p1/n1 crashed")])["verdict"] == "pass"
+
+
+def conserved(unexplained: int | None, *, reason: str = "") -> dict[str, Any]:
+    return {"unexplained": unexplained, "reason": reason}

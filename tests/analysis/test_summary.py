@@ -483,7 +483,7 @@ def test_a_port_that_changes_during_the_run_has_a_row_per_interval(spark: SparkS
     assert (before["until_ns"], after["from_ns"]) == (change_ns - 1000, change_ns)
     assert (before["delay_p50_ms"], after["delay_p50_ms"]) == (0.1, 3.1)
     assert before["verdict"] == after["verdict"] == "pass"
-    assert summary["accuracy"] == {"verdict": "pass", "pass": 9, "fail": 0, "unknown": 0}
+    assert summary["accuracy"] == {"verdict": "pass", "pass": 9, "fail": 0, "unknown": 0, "unexplained": 0}
 
 
 # --- repeated analysis
