@@ -119,6 +119,11 @@ def test_random_reports(first: int) -> None:
     assert_one_opinion(runs, OF_REPORTS, by_oracle(OF_REPORTS), by_linear(OF_REPORTS))
 
 
+def test_reports_by_hand() -> None:
+    runs = [history for history, _ in test_reports.CASES.values()]
+    assert_one_opinion(runs, OF_REPORTS, by_oracle(OF_REPORTS), by_linear(OF_REPORTS))
+
+
 @FEW
 @given(first=FIRST)
 def test_random_calls(first: int) -> None:
