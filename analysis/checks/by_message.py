@@ -103,7 +103,9 @@ class Judged(NamedTuple):
     deliveries: Rows
     """Deliveries that were not undone."""
     standing: Rows
-    """Optimistic deliveries of a full member that were never undone, where a higher level is judged."""
+    """Optimistic deliveries, never undone, of a full member or an incarnation that is present at the end, where a
+    higher level is judged.
+    """
     promises: Rows
     """Broken promises."""
     all_deliveries: Rows
@@ -116,7 +118,8 @@ def judged(columns: Mapping[str, npt.NDArray[np.generic]], incarnation: Incarnat
     is_delivery = np.asarray(step == Step.DELIVERY)
     is_kept = is_delivery & ~columns["is_undone"].astype(np.bool_)
     is_wanted = np.asarray(is_judged(level, facts.level))
-    has_standing = incarnation in facts.full and facts.level > Level.OPTIMISTIC
+    is_bound = incarnation in facts.full or incarnation in facts.present
+    has_standing = is_bound and facts.level > Level.OPTIMISTIC
     return Judged(
         submissions=np.flatnonzero(step == Step.SUBMISSION),
         deliveries=np.flatnonzero(is_kept & is_wanted),
@@ -261,6 +264,7 @@ class _Table:
         """Add the deliveries of one incarnation."""
         is_full = incarnation in facts.full
         rows, at_ns = self._rows(seen.firsts)
+        self._note_standing(seen.standing, rows)
         self.firsts[rows] += 1
         self.first_ns[rows] = np.minimum(self.first_ns[rows], at_ns)
         self.is_at_home[rows] |= seen.firsts[0] >> 32 & 0xFFFFFFFF == incarnation.code
@@ -280,15 +284,24 @@ class _Table:
         is_altered = (self.submit_ns[rows] != NEVER) & (self.payload[rows] != seen.payload)
         is_altered |= ~seen.is_judged & (at_ns < self.submit_ns[rows])
         _note(self.altered, self.altered_ns, rows[is_altered], at_ns[is_altered])
-        rows, at_ns = self._rows(seen.standing)
-        np.minimum.at(self.standing_ns, rows, at_ns)
+
+    def _note_standing(self, standing: tuple[Ints, Ints], delivered: Rows) -> None:
+        """Keep the earliest of the standing optimistic deliveries of messages that the incarnation does not deliver for
+        good.
+        """
+        if len(standing[0]):
+            rows, at_ns = self._rows(standing)
+            is_final = np.zeros(len(self.message), np.bool_)
+            is_final[delivered] = True
+            np.minimum.at(self.standing_ns, rows[~is_final[rows]], at_ns[~is_final[rows]])
 
     def totals(self, facts: RunFacts) -> PropertyCounts:
         firsts, first_ns = self.firsts.astype(np.int64), self.first_ns
         is_delivered, is_submitted = first_ns != NEVER, self.submit_ns != NEVER
         obliged_ns = np.where(is_delivered, first_ns, self.standing_ns)
-        obliged_by_peers_ns = np.where(self.full_ns != NEVER, self.full_ns, self.standing_ns)
-        is_missed = (obliged_ns != NEVER) & (self.full_deliveries < len(facts.full))
+        by_peers_ns = np.minimum(self.full_ns, self.late_ns)
+        obliged_by_peers_ns = np.where(by_peers_ns != NEVER, by_peers_ns, self.standing_ns)
+        is_missed = self.full_deliveries < len(facts.full)
         is_invented = is_delivered & ~is_submitted
         is_early = is_delivered & is_submitted & (first_ns < self.submit_ns)
         wrong = self.repeats + self.promises + self.altered + is_early + np.where(is_invented, firsts, 0)
@@ -296,15 +309,15 @@ class _Table:
         for when in (self.repeat_ns, self.promise_ns, self.altered_ns):
             wrong_ns = np.minimum(wrong_ns, when)
         is_unmet, is_disputed = self.is_owed & ~self.is_at_home, self.least < self.greatest
-        is_uneven = (self.late > 0) & (self.late < len(facts.present))
-        is_missed_by_peers = is_missed & (obliged_by_peers_ns != NEVER) | is_uneven
-        obliged_by_peers_ns = np.minimum(obliged_by_peers_ns, self.late_ns)
+        is_uneven = (self.late > 0) & (self.late < len(facts.present)) | (self.standing_ns != NEVER)
+        is_missed_by_peers = is_missed & (self.full_ns != NEVER) | is_uneven
+        is_missed_by_some = is_missed & is_delivered | is_uneven
         counts = {
             Property.VALIDITY: self._count(self.is_owed.sum(), is_unmet, self.submit_ns),
             Property.AGREEMENT: self._count(
                 (obliged_by_peers_ns != NEVER).sum(), is_missed_by_peers, obliged_by_peers_ns
             ),
-            Property.UNIFORM_AGREEMENT: self._count((obliged_ns != NEVER).sum(), is_missed | is_uneven, obliged_ns),
+            Property.UNIFORM_AGREEMENT: self._count((obliged_ns != NEVER).sum(), is_missed_by_some, obliged_ns),
             Property.INTEGRITY: self._count(firsts.sum() + self.repeats.sum(), wrong, wrong_ns),
             Property.FIFO: self._count(firsts.sum(), self.unordered, self.unordered_ns),
             Property.TOTAL_ORDER: self._count(self.firsts_in_order.sum(), is_disputed, first_ns),

@@ -261,10 +261,9 @@ def uniform_agreement(run: JudgedRun) -> Tally:
 def _agreement(run: JudgedRun, obliging: Sequence[IncarnationRecord]) -> Tally:
     delivered = set[Id]().union(*(incarnation.position for incarnation in obliging))
     standing = _standing(run)
-    owed = delivered | standing.keys()
-    common = set.intersection(*(set(incarnation.position) for incarnation in run.full)) if run.full else owed
+    common = set.intersection(*(set(incarnation.position) for incarnation in run.full)) if run.full else delivered
     late = set[Id]().union(*run.at_the_end.values())
-    checked, wrong = len(owed | late), owed - common
+    checked, wrong = len(delivered | late | standing.keys()), delivered - common | standing.keys()
     if late:
         wrong |= late - frozenset.intersection(*run.at_the_end.values())
     if not wrong:
@@ -275,8 +274,9 @@ def _agreement(run: JudgedRun, obliging: Sequence[IncarnationRecord]) -> Tally:
         return min(_deliveries_of(message, [*obliging, *present]), default=None) or standing[message]
 
     message = min(wrong, key=lambda message: (first(message)[0], message))
-    lacking = [one.name for one in run.full if message in owed and message not in one.position]
+    lacking = [one.name for one in run.full if message in delivered and message not in one.position]
     lacking += [name for name, messages in run.at_the_end.items() if message in late and message not in messages]
+    lacking += [standing[message][1]] if message in standing else []
     places = [run.place(first(message)[1], message)]
     if message not in delivered | late:
         return Tally(checked, len(wrong), Witness.of(STANDING, places))
@@ -285,14 +285,18 @@ def _agreement(run: JudgedRun, obliging: Sequence[IncarnationRecord]) -> Tally:
 
 
 def _standing(run: JudgedRun) -> dict[Id, tuple[int, Incarnation]]:
-    """Earliest optimistic delivery, at a full member and never undone, of each message: time and incarnation."""
+    """Messages that a full member, or an incarnation that is present at the end, delivers optimistically, does not
+    undo, and does not deliver for good: time and incarnation of the earliest such delivery.
+    """
     if not run.is_optimistic:
         return {}
     found: dict[Id, tuple[int, Incarnation]] = {}
-    for incarnation in run.full:
+    for name in {one.name for one in run.full} | run.at_the_end.keys():
+        incarnation = run.by_name[name]
         rows = [step for step in incarnation.steps if step[2] == _OPTIMISTIC and step[1] != _SUBMIT]
         for _, _, _, message, at_ns, _ in _not_undone(rows):
-            found[message] = min(found.get(message, (at_ns, incarnation.name)), (at_ns, incarnation.name))
+            if message not in incarnation.position:
+                found[message] = min(found.get(message, (at_ns, name)), (at_ns, name))
     return found
 
 

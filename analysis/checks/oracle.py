@@ -89,16 +89,19 @@ class JudgedRun:
                     self.submitted_payload.setdefault(record.message, (record.size_bytes, record.checksum))
         self.ended = {incarnation: _end(records) for incarnation, records in history.items()}
         self.full = sorted(incarnation for incarnation in history if self._is_full(incarnation))
-        self.standing = [delivery for incarnation in self.full for delivery in self._standing(incarnation)]
+        self.standing = [
+            delivery
+            for incarnation in sorted({*self.full, *self.synchrony.present})
+            for delivery in self._standing(incarnation)
+        ]
         self.evidence = self._evidence(set(members), names)
 
     def _standing(self, incarnation: Incarnation) -> list[Delivery]:
-        """Optimistic deliveries that were not undone, where a higher level is judged."""
-        return (
-            list(_judged(incarnation, self.history[incarnation], Level.OPTIMISTIC))
-            if self.level > Level.OPTIMISTIC
-            else []
-        )
+        """Optimistic deliveries, not undone, of messages that its judged sequence lacks."""
+        if self.level == Level.OPTIMISTIC:
+            return []
+        shown = _judged(incarnation, self.history[incarnation], Level.OPTIMISTIC)
+        return [delivery for delivery in shown if self.position(incarnation, delivery.message).position is None]
 
     def _is_full(self, incarnation: Incarnation) -> bool:
         others = [other for other in self.history if other.member == incarnation.member and other != incarnation]
@@ -153,8 +156,10 @@ def validity(run: JudgedRun) -> Tally:
 
 def agreement(run: JudgedRun, *, uniform: bool) -> Tally:
     """Agreement, or its uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
-    standing = {delivery.message: delivery for delivery in sorted(run.standing, key=_when, reverse=True)}
-    delivered_by: dict[MessageId, list[Delivery]] = {message: [] for message in standing}
+    standing: dict[MessageId, list[Delivery]] = {}
+    for delivery in sorted(run.standing, key=_when):
+        standing.setdefault(delivery.message, []).append(delivery)
+    delivered_by: dict[MessageId, list[Delivery]] = {}
     for incarnation, sequence in run.first.items():
         if uniform or incarnation in run.full:
             for delivery in sequence:
@@ -163,19 +168,20 @@ def agreement(run: JudgedRun, *, uniform: bool) -> Tally:
     for delivery in run.synchrony.at_the_end:
         late_by.setdefault(delivery.message, []).append(delivery)
     wrong: list[tuple[Delivery, Incarnation]] = []
-    owed = sorted(delivered_by.keys() | late_by.keys())
+    owed = sorted(delivered_by.keys() | late_by.keys() | standing.keys())
     for message in owed:
         deliveries, late = delivered_by.get(message, []), late_by.get(message, [])
         missing: list[Incarnation] = []
-        if message in delivered_by:
+        if deliveries:
             missing += [incarnation for incarnation in run.full if run.position(incarnation, message).position is None]
         if late:
             missing += sorted(set(run.synchrony.present) - {delivery.incarnation for delivery in late})
+        missing += [delivery.incarnation for delivery in standing.get(message, [])]
         if missing:
-            wrong.append((min([*deliveries, *late] or [standing[message]], key=_when), missing[0]))
+            wrong.append((min([*deliveries, *late] or standing[message], key=_when), missing[0]))
     wrong.sort(key=lambda pair: (pair[0].at_ns, pair[0].message))
     for first, _ in wrong[:1]:
-        if not delivered_by.get(first.message) and first.message not in late_by:
+        if first.message not in delivered_by and first.message not in late_by:
             places = [run.position(first.incarnation, first.message)]
             return Tally(len(owed), len(wrong), Witness.of(STANDING, places))
     places = [

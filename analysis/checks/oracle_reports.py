@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
+from analysis.checks.oracle_views import Installed, Record, installations_of
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
 from collector.records import Event, GroupReport, MutexReport, Notice
 
@@ -218,21 +219,22 @@ def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | 
 
 def _exclusion(incarnations: Incarnations, incarnation: Incarnation) -> Happening | None:
     """First installation of a view without this incarnation, at any member that comes to it from a view with it. The
-    view is later than the incarnation's own last one.
+    view has a greater number than the incarnation's own last one.
     """
-    own = [h.record[5] for h in _of_incarnation(incarnations, incarnation) if h.event == Event.VIEW]
+    own = _installed(incarnations, incarnation)
     found = []
     for other in incarnations:
-        naming: dict[int, list[Happening]] = {}
-        for h in _of_incarnation(incarnations, other):
-            if h.event == Event.VIEW:
-                naming.setdefault(h.record[5], []).append(h)
-        for before, after in pairwise(naming.values()):
-            is_later = bool(own) and after[0].record[5] > max(own)
-            is_whole = len(after) >= after[0].record[8]
-            was, is_ = (any(h.message[:2] == incarnation for h in view) for view in (before, after))
-            found += [after[0]] if is_later and is_whole and was and not is_ else []
+        for before, after in pairwise(_installed(incarnations, other)):
+            is_later = bool(own) and after.number > own[-1].number
+            if is_later and after.is_whole and incarnation in before.members and incarnation not in after.members:
+                found.append(_of_incarnation(incarnations, other)[after.records[0].record - 1])
     return min(found, key=lambda h: h.key, default=None)
+
+
+def _installed(incarnations: Incarnations, incarnation: Incarnation) -> list[Installed]:
+    views = [h for h in _of_incarnation(incarnations, incarnation) if h.event == Event.VIEW]
+    records = [Record(h.key[2], Event.VIEW, h.record[1], h.message, h.key[0], value=h.record[8]) for h in views]
+    return list(installations_of(incarnation, records))
 
 
 def _own(incarnations: Incarnations, event: Event) -> list[Happening]:

@@ -112,7 +112,7 @@ class Synchrony:
         self.history = history
         self.is_uniform = level == Level.FINAL
         self.installed = {
-            incarnation: list(_installed(incarnation, records)) for incarnation, records in history.items()
+            incarnation: list(installations_of(incarnation, records)) for incarnation, records in history.items()
         }
         self.deliveries = {
             incarnation: [self._in_last_view(delivery) for delivery in first[incarnation]] for incarnation in history
@@ -411,7 +411,10 @@ def _crossed(run: Synchrony, here: DeliveryInView, there: DeliveryInView) -> Wit
     return Witness(what="delivered in different orders", places=places)
 
 
-def _installed(incarnation: Incarnation, records: Sequence[Record]) -> Iterator[Installed]:
+def installations_of(incarnation: Incarnation, records: Sequence[Record]) -> Iterator[Installed]:
+    """Installations in the order of the records: a VIEW begins another one if the record before it does not belong to
+    the same view, or if the installation is complete.
+    """
     found: list[list[Record]] = []
     for record in records:
         if record.event is not Event.VIEW:

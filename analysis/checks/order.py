@@ -299,14 +299,16 @@ class Lookup:
         rows, present = self._deliveries(message), self._facts.present
         late = [row for row in rows if row.record > present.get(row.incarnation, NEVER)]
         obliging = [row for row in rows if uniform or row.is_full]
-        standing = [row for row in self._found[message] if row.step == Step.STANDING]
+        shown = [row for row in self._found[message] if row.step == Step.STANDING]
+        standing = [row for row in sorted(shown, key=_when) if self._place(row.incarnation, message).position is None]
         if not obliging and not late:
-            return Witness(what=STANDING, places=(self._place(min(standing, key=_when).incarnation, message),))
+            return Witness(what=STANDING, places=(self._place(standing[0].incarnation, message),))
         lacking = []
-        if obliging or standing:
+        if obliging:
             lacking += [one for one in self._facts.full if self._place(one, message).position is None]
         if late:
             lacking += sorted(present.keys() - {row.incarnation for row in late})
+        lacking += [row.incarnation for row in standing]
         first = min((*obliging, *late), key=_when)
         return Witness(what="not everybody delivers it", places=(_place(first), self._place(lacking[0], message)))
 

@@ -356,7 +356,7 @@ INVENTED, TOO_EARLY = "delivered but never submitted", "delivered before it was 
 """Witness texts for deliveries of messages that their origins had not submitted."""
 
 STANDING = "delivered optimistically, and neither undone nor final"
-"""Witness text for a full member's optimistic delivery that is in no judged sequence."""
+"""Witness text for an optimistic delivery of a message that its incarnation does not deliver for good."""
 
 ADDRESSED_TO_OBJECTS = "messages are for objects here, not for members: see call_integrity, call_agreement and the like"
 """Reason of unknown for the properties of deliveries in a run with ADDRESSED reports."""

@@ -98,7 +98,7 @@ def _fence(section: Section) -> int:
 
 def _excluded_ns(incarnations: Incarnations) -> dict[Incarnation, int]:
     """Time at which each incarnation was excluded: a member goes for the first time from a view that names it to one
-    that does not, and that is later than its last own one. A group that others begin excludes nobody.
+    that does not and has a greater number than its last own one. A group that others begin excludes nobody.
     """
     views = {incarnation: views_of(records).installations for incarnation, records in incarnations.items()}
     changes = [

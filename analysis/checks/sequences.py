@@ -35,8 +35,8 @@ class Step(enum.IntEnum):
     BROKEN_PROMISE = 3
     """An UNDO of an agreed or final delivery, or of a message that the same incarnation delivered so before."""
     STANDING = 4
-    """An optimistic delivery at a full member that is never undone, where a higher level is judged.
-    `analysis.checks.order` makes it from deliveries: the judged level is not known from one incarnation.
+    """An optimistic delivery that is never undone, at a full member or an incarnation that is present at the end, where
+    a higher level is judged. Made from deliveries: the judged level is not known from one incarnation.
     """
     HANDED = 5
     """A delivery at any level, undone or not, to check its payload. Made from deliveries likewise."""

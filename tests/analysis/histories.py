@@ -205,10 +205,12 @@ def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHist
 
 
 def optimistic(seed: int, *, members: int = 3, messages: int = 6) -> PlainHistory:
-    """Each final delivery has optimistic ones before it, some of them undone."""
-    rng = random.Random(seed)
-    plain = total_order(seed, members=members, messages=messages, level=Level.FINAL)
-    author = Author()
+    return shown_first(total_order(seed, members=members, messages=messages, level=Level.FINAL), seed)
+
+
+def shown_first(plain: PlainHistory, seed: int) -> PlainHistory:
+    """Each delivery has optimistic ones before it, some of them undone."""
+    rng, author = random.Random(seed), Author()
     for incarnation, record in sorted(
         ((incarnation, r) for incarnation, records in plain.items() for r in records), key=lambda p: p[1].at_ns
     ):
@@ -217,7 +219,8 @@ def optimistic(seed: int, *, members: int = 3, messages: int = 6) -> PlainHistor
                 author.note(incarnation, Event.DELIVER, record.message, Level.OPTIMISTIC)
                 author.note(incarnation, Event.UNDO, record.message, Level.OPTIMISTIC)
             author.note(incarnation, Event.DELIVER, record.message, Level.OPTIMISTIC)
-        author.note(incarnation, record.event, record.message, record.detail)
+        fields = {"extra": record.extra, "value": record.value}
+        author.note(incarnation, record.event, record.message, record.detail, **fields)
     return author.history
 
 
@@ -394,6 +397,7 @@ CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "views": in_views,
     "views, one change": lambda seed: in_views(seed, members=3, changes=1, steps=6),
     "views, uniform": lambda seed: in_views(seed, level=Level.FINAL),
+    "views, optimistic": lambda seed: shown_first(in_views(seed, level=Level.FINAL), seed),
 }
 
 

@@ -178,6 +178,18 @@ SECTIONS: dict[str, Case] = {
         told("a installs 1 ab", "b installs 1 ab", "a enters", "c installs 2 c", "c enters", who="abc"),
         {EXCLUSION: Judged(2, 1, BOTH_INSIDE.replace("p1/b", "p1/c"))},
     ),
+    "a member installs one view twice: only the second installation leaves out the other member": (
+        told(*IN_VIEW_1, "b installs 2 ab", "a enters", "b installs 2 b", *GO_ON, "a ends", stop="b"),
+        {EXCLUSION: Judged(2)},
+    ),
+    "a member installs one view twice: only the first installation leaves out the other member": (
+        told(*IN_VIEW_1, "a enters", "b installs 2 b", "b installs 2 ab", *GO_ON, "a ends", stop="b"),
+        {EXCLUSION: Judged(2)},
+    ),
+    "the last view of a member that goes back to an earlier one is that": (
+        told("a installs 3 ab", *IN_VIEW_1, "a enters", "b installs 2 b", *GO_ON, "a ends", stop="b"),
+        {EXCLUSION: Judged(2)},
+    ),
     "a group beside another one that changes its view ends no section": (
         told("a installs 1 a", "c installs 1 c", "a enters", "c installs 2 bc", "c enters", who="abc"),
         {EXCLUSION: Judged(2, 1, BOTH_INSIDE.replace("p1/b", "p1/c"))},
@@ -237,6 +249,9 @@ FENCED: dict[str, Case] = {
     ),
     "an excluded member enters with a fence of the next view": fenced(
         "b enters 8", "a enters 8", of=WITHOUT_A, checked=3, wrong="p1/a shows 8; p1/b shows 8"
+    ),
+    "an excluded member enters with a fence between two of the next view": fenced(
+        *("b enters 8", "b enters 10", "a enters 9"), of=WITHOUT_A, checked=4, wrong="p1/a shows 9; p1/b shows 8"
     ),
     "an excluded member enters before others with a higher fence": fenced(
         "a enters 9", "b enters 8", of=WITHOUT_A, checked=3, wrong="p1/a shows 9; p1/b shows 8"
@@ -442,7 +457,7 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             committed[incarnation] += 1
             author.report(incarnation, Notice.STATE, committed[incarnation] + (rng.random() < 0.1))
         else:
-            view += 1  # one member does not install two views of one number
+            view = max(1, view + rng.choice((-1, 0, 1, 1, 1)))
             author.install(incarnation, view, sorted(rng.sample(author.incarnations, rng.randint(1, 3))))
     for incarnation in rng.sample(author.incarnations, rng.randint(2, 3)):
         author.note(incarnation, Event.STOP, detail=int(rng.random() < 0.8))  # 0: not drained

@@ -10,6 +10,7 @@ from analysis.checks import oracle
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     NO_VIEW,
+    STANDING,
     VIEW_PROPERTIES,
     Finding,
     Incarnation,
@@ -350,6 +351,54 @@ OWED: dict[str, tuple[PlainHistory, set[Property], str]] = {
         "",
     ),
     "a joiner that crashed owes nothing": (joined().state(C2, 2).submit("C1").deliver(AB, "a2").stop(*AB), set(), ""),
+    "a joiner shows what nobody delivers": (
+        joined().state(C2, 2).show(C2, "c1").stop(*ABC2),
+        {Property.AGREEMENT},
+        f"{STANDING}: p1/c #1: p1/c (incarnation 2) does not deliver it",
+    ),
+    "a joiner shows in the view before the last what nobody delivers": (
+        joined().state(C2, 2).show(C2, "c1").install(3, *ABC2).stop(*ABC2),
+        {Property.AGREEMENT},
+        f"{STANDING}: p1/c #1: p1/c (incarnation 2) does not deliver it",
+    ),
+    "a joiner shows what it got with the state": (
+        joined().state(C2, 2).show(C2, "a1").stop(*ABC2),
+        {Property.AGREEMENT},
+        "p1/a #1: p1/c (incarnation 2) does not deliver it",
+    ),
+    "a joiner shows before it has the state what it gets with it": (
+        joined().show(C2, "a1").state(C2, 2).stop(*ABC2),
+        {Property.AGREEMENT},
+        "p1/a #1: p1/c (incarnation 2) does not deliver it",
+    ),
+    "a joiner shows twice what nobody delivers, and undoes it once": (
+        joined().state(C2, 2).show(C2, "c1", "c1").hide(C2, "c1").stop(*ABC2),
+        {Property.AGREEMENT},
+        f"{STANDING}: p1/c #1",
+    ),
+    "a joiner shows what it delivers later": (
+        joined().state(C2, 2).show(C2, "a2").deliver(ABC2, "a2").stop(*ABC2),
+        set(),
+        "",
+    ),
+    "a joiner shows what it delivers later, in another view": (
+        joined().state(C2, 2).show(C2, "a2").install(3, *ABC2).deliver(ABC2, "a2").stop(*ABC2),
+        set(),
+        "",
+    ),
+    "a joiner shows what it has delivered": (
+        joined().state(C2, 2).deliver(ABC2, "a2").install(3, *ABC2).show(C2, "a2").stop(*ABC2),
+        set(),
+        "",
+    ),
+    "a joiner undoes what it shows": (joined().state(C2, 2).show(C2, "c1").hide(C2, "c1").stop(*ABC2), set(), ""),
+    "a joiner shows, and crashes": (joined().state(C2, 2).show(C2, "c1").stop(*AB), set(), ""),
+    "a joiner shows, and is left out again": (
+        joined().state(C2, 2).show(C2, "c1").install(3, A, B).note(C2, Event.ENDED).stop(*AB),
+        set(),
+        "",
+    ),
+    "a joiner without the state shows": (joined().show(C2, "c1").stop(*ABC2), set(), ""),
 }
 
 

@@ -41,6 +41,19 @@ class HistoryBuilder:
                 self.author.note(Incarnation(*message[:2]), Event.SUBMIT, message)
         return self
 
+    def show(self, incarnation: Incarnation, *texts: str) -> HistoryBuilder:
+        """It delivers these messages optimistically; new ones are submitted first."""
+        self.submit(*texts)
+        for text in texts:
+            self.author.note(incarnation, Event.DELIVER, _message(text), Level.OPTIMISTIC)
+        return self
+
+    def hide(self, incarnation: Incarnation, *texts: str) -> HistoryBuilder:
+        """It undoes these optimistic deliveries."""
+        for text in texts:
+            self.author.note(incarnation, Event.UNDO, _message(text), Level.OPTIMISTIC)
+        return self
+
     def state(self, incarnation: Incarnation, number: int) -> HistoryBuilder:
         self.author.note(incarnation, Event.STATE, MessageId(*A, number), value=9)
         return self

@@ -29,7 +29,7 @@ from analysis.independent.compare import agrees, disagreements
 from analysis.independent.judge import History, Opinion, judge_histories, table_of
 from collector.records import CallReport, Event, GroupReport, Level, MutexReport, Notice, ViewReason
 from tests.analysis import histories
-from tests.analysis.checks import call_histories, test_reports
+from tests.analysis.checks import call_histories, test_reports, test_views
 from tests.analysis.checks.test_order import judge as judge_run
 from tests.analysis.checks.view_histories import A, B, HistoryBuilder
 from tests.analysis.edits import Edit
@@ -112,10 +112,29 @@ def test_the_tasks_of_the_analysis_on_random_orders(first: int) -> None:
     assert_one_opinion(random_orders(300, first), OF_ORDERS, judge_run)
 
 
+def test_optimistic_deliveries_that_stand_at_joiners() -> None:
+    mutations = (histories.drop_delivery, histories.drop_tail, histories.undo, histories.deliver_optimistically)
+    runs = [made("views, optimistic", seed, (mutate,)) for mutate in mutations for seed in range(50)]
+
+    assert_one_opinion(runs, OF_ORDERS, by_oracle(OF_ORDERS), by_linear(OF_ORDERS), judge_run)
+    judged = [oracle.JudgedRun(run, members_of(run), {}) for run in runs]
+    assert sum(any(one.incarnation not in of_run.full for one in of_run.standing) for of_run in judged) > 20
+
+
+def test_what_joiners_owe_at_the_end() -> None:
+    runs = [history for history, _, _ in test_views.OWED.values()]
+    assert_one_opinion(runs, OF_ORDERS, by_oracle(OF_ORDERS), by_linear(OF_ORDERS), judge_run)
+
+
 @FEW
 @given(first=FIRST)
 def test_random_reports(first: int) -> None:
     runs = [test_reports.wild(seed, events=seed % 60) for seed in range(first, first + 150)]
+    assert_one_opinion(runs, OF_REPORTS, by_oracle(OF_REPORTS), by_linear(OF_REPORTS))
+
+
+def test_reports_by_hand() -> None:
+    runs = [history for history, _ in test_reports.CASES.values()]
     assert_one_opinion(runs, OF_REPORTS, by_oracle(OF_REPORTS), by_linear(OF_REPORTS))
 
 

@@ -35,12 +35,6 @@ SELECT *, row_number() OVER (PARTITION BY process ORDER BY record) AS position F
 CREATE OR REPLACE TEMP VIEW lacking AS
 SELECT run, process, message FROM full_member JOIN message USING (run) ANTI JOIN delivery USING (process, message);
 
--- Optimistic deliveries of full members that were never taken back, where more than that is judged.
-CREATE OR REPLACE TEMP TABLE left_standing AS
-SELECT run, process, message, standing.at_ns
-FROM standing JOIN full_member USING (process) JOIN judged_level USING (run)
-WHERE standing.level = 0 AND judged_level.level > 0;
-
 -- The direct causes of a message: what its sender submitted or delivered since its submission before. `after`: how many
 -- submissions a process has made when a step is done.
 CREATE OR REPLACE TEMP TABLE direct_cause AS

@@ -70,6 +70,14 @@ WITH stopped AS (
 SELECT process, run, nth FROM stopped
 WHERE (run, view) IN (SELECT (run, max(view)) FROM stopped GROUP BY run) AND process IN (SELECT process FROM stateful);
 
+-- Optimistic deliveries that were never taken back, of messages that the process does not deliver for good, where that is
+-- judged: at full members and at processes that are present at the end.
+CREATE OR REPLACE TEMP TABLE left_standing AS
+SELECT run, process, message, standing.at_ns
+FROM standing JOIN process USING (process) JOIN judged_level USING (run) ANTI JOIN delivery USING (process, message)
+WHERE standing.level = 0 AND judged_level.level > 0
+  AND process IN (SELECT process FROM full_member UNION SELECT process FROM present);
+
 -- First deliveries with their view (0: before the first one) and their place among those of the process in that view.
 CREATE OR REPLACE TEMP TABLE in_view AS
 SELECT *, row_number() OVER (PARTITION BY process, view ORDER BY position) AS place FROM (

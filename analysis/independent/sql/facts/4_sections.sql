@@ -1,9 +1,9 @@
 -- Critical sections. A submission is a request, the delivery of it at its own member the grant.
 
 -- The end of its view ends the section of an excluded process: when the first member goes from a view with the process
--- to one without it, which is later than the last one of the process.
+-- to one without it, whose number is greater than that of the last one of the process.
 CREATE OR REPLACE TEMP TABLE exclusion AS
-WITH last_view AS (SELECT process, max(view) AS view FROM installation GROUP BY process),
+WITH last_view AS (SELECT process, arg_max(view, nth) AS view FROM installation GROUP BY process),
 change AS (
     SELECT process, run, at_ns, view, size, names, lag(names) OVER (PARTITION BY process ORDER BY nth) AS names_before
     FROM installation JOIN (
