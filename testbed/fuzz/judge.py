@@ -374,16 +374,17 @@ def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fall
     return len(kept) > 1 or any(ranks[one] < ranks[incarnation.member] for one in kept)
 
 
-def _asked_to_leave(scenario: Scenario, simulation: Simulation) -> dict[int, int]:
-    return membership.asked_to_leave(simulation.faults, names_of(scenario))
+def _asked_to_leave(scenario: Scenario, simulation: Simulation) -> dict[Incarnation, int]:
+    timelines = membership.timelines(_records_of(simulation))
+    return membership.asked_to_leave(simulation.faults, names_of(scenario), timelines)
 
 
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Members that left without a fault that let them leave."""
+    """Incarnations that left without a fault that asked them to."""
     asked = _asked_to_leave(scenario, simulation)
     for incarnation in simulation.incarnations:
         last = incarnation.records[-1]
-        if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
+        if incarnation.name not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
 
 

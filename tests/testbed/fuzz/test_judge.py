@@ -18,7 +18,7 @@ from node.group.detector import Accusations
 from node.group.view import View
 from node.host.host import Host
 from node.registry import PROTOCOLS
-from node.trace import Event, Level
+from node.trace import EndReason, Event, Level
 from node.wire import Kind, Message
 from testbed.fuzz.coverage import Coverage, Met, from_rows
 from testbed.fuzz.draw import FUZZED, draw
@@ -28,6 +28,9 @@ from testbed.fuzz.judge import (
     WITHOUT_A_QUORUM,
     Failure,
     _given_up,
+    _left,
+    _owed,
+    _without_a_quorum,
     findings_of,
     is_excluded,
     judge,
@@ -35,9 +38,9 @@ from testbed.fuzz.judge import (
 )
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
-from testbed.sim.simulation import simulate
+from testbed.sim.simulation import Ending, Simulation, simulate
 from testbed.spec.raw import Parameter
-from tests.analysis.checks.view_histories import A, B, C, HistoryBuilder
+from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
 from topologies.model import Direction
@@ -296,14 +299,63 @@ def test_coverage_adds_up_and_survives_its_rows() -> None:
     assert total.as_dict()["member"]["reliable_data"]["occurred"] == total.occurred["member", "reliable_data"]
 
 
+def simulation_of(scenario: Scenario, history: PlainHistory, *faults: dict[str, Any]) -> Simulation:
+    """A run with these records, and these lines of faults.jsonl."""
+    incarnations = tuple(
+        IncarnationRun(
+            member=name[0],
+            incarnation=name[1],
+            records=list(rows),
+            ending=Ending.DRAINED if rows[-1][0] == Event.STOP else None,
+        )
+        for name, rows in raw(history).items()
+    )
+    simulated = simulate(experiment_of(scenario), group=GROUP)
+    return replace(simulated, incarnations=incarnations, faults=faults)
+
+
 def findings_in(history: PlainHistory) -> dict[Property, Finding]:
     """Verdicts on this history, as of a run of the sequencer."""
     scenario = small("sequencer")
-    incarnations = tuple(
-        IncarnationRun(member=m, incarnation=i, records=list(rows)) for (m, i), rows in raw(history).items()
-    )
-    simulation = replace(simulate(experiment_of(scenario), group=GROUP), incarnations=incarnations)
-    return findings_of(scenario, simulation)
+    return findings_of(scenario, simulation_of(scenario, history))
+
+
+@pytest.mark.parametrize(
+    ("later", "is_asked_again", "kinds"),
+    [
+        ("leaves", True, set()),
+        ("leaves", False, {"left"}),
+        ("is absent", True, set()),
+        ("is absent", False, {"view_agreement"}),
+        ("is of the quorum", True, set()),
+        ("is of the quorum", False, {"quorum"}),
+    ],
+)
+def test_a_request_to_leave_excuses_one_departure(later: str, is_asked_again: bool, kinds: set[str]) -> None:
+    """c left and is back. a alone is no quorum of the view of a, b and c."""
+    builder = HistoryBuilder(A, B, C).install(1, A, B, C)
+    faults = [leave(builder)]
+    builder.note(C, Event.ENDED, EndReason.LEFT).install(2, A, B).note(C2, Event.START).install(3, A, B, C2)
+    builder.state(C2, 3)
+    if is_asked_again:
+        faults.append(leave(builder))
+    if later == "leaves":
+        history = builder.note(C2, Event.ENDED, EndReason.LEFT).install(4, A, B).stop(A, B)
+    elif later == "is absent":
+        history = builder.install(4, A, B).stop(A, B, C2)
+    else:
+        builder.note(C2, Event.DROP)
+        history = builder.install(4, A).stop(A)
+    scenario = small("sequencer")
+    simulation = simulation_of(scenario, history, *faults)
+    checks = (_owed, _left, _without_a_quorum)
+    assert {failure.kind for check in checks for failure in check(scenario, simulation)} == kinds
+
+
+def leave(builder: HistoryBuilder) -> dict[str, Any]:
+    """A fault that asks c to leave now."""
+    now_ns = builder.author.now_ns
+    return {"kind": "leave", "targets": ["p1/n3"], "issued_ns": now_ns, "effective_ns": now_ns}
 
 
 @pytest.mark.parametrize("end", [None, Event.ENDED])
