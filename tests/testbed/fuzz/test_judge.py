@@ -27,6 +27,7 @@ from testbed.fuzz.judge import (
     GROUP,
     WITHOUT_A_QUORUM,
     Failure,
+    _excluded_without_fault,
     _given_up,
     _left,
     _owed,
@@ -38,7 +39,7 @@ from testbed.fuzz.judge import (
 )
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
-from testbed.sim.simulation import Ending, Simulation, simulate
+from testbed.sim.simulation import START_NS, Ending, Simulation, simulate
 from testbed.spec.raw import Parameter
 from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
@@ -177,11 +178,12 @@ def test_who_was_silent_for_too_long_counts_as_crashed() -> None:
     assert ("excluded", "group_decided") in judged.coverage.pairs
 
 
-def test_who_is_given_up_without_need_is_a_failure() -> None:
-    """Each silence is short; together they exceed the patience of the group."""
+@pytest.mark.parametrize("later", [(), (Freeze(at_ns=60_000 * MILLISECOND, for_ns=20_000 * MILLISECOND, member=2),)])
+def test_who_is_given_up_without_need_is_a_failure(later: tuple[Freeze, ...]) -> None:
+    """Each silence is short; together they exceed the patience of the group. A later fault does not excuse it."""
     away = Freeze(at_ns=MILLISECOND, for_ns=199 * MILLISECOND, member=2)
     cuts = [Cut(at_ns=200 * n * MILLISECOND, for_ns=200 * MILLISECOND, sides=((2,), (0, 1))) for n in range(25)]
-    judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(away, *cuts)))
+    judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(away, *cuts, *later)))
     assert "expelled" in [failure.kind for failure in judged.failures]
 
 
@@ -318,6 +320,19 @@ def findings_in(history: PlainHistory) -> dict[Property, Finding]:
     """Verdicts on this history, as of a run of the sequencer."""
     scenario = small("sequencer")
     return findings_of(scenario, simulation_of(scenario, history))
+
+
+@pytest.mark.parametrize(("at_ns", "is_excused"), [(0, True), (20, True), (21, False), (24, False)])
+def test_a_fault_that_begins_after_an_exclusion_does_not_excuse_it(at_ns: int, is_excused: bool) -> None:
+    """a goes on to the next view at 20; c learns it at 24."""
+    builder = HistoryBuilder(A, B, C)
+    builder.install(1, A, B, C)
+    builder.author.now_ns = START_NS + 19
+    builder.install(2, A, B).note(C, Event.ENDED)
+    pause = Freeze(at_ns=at_ns, for_ns=1000 * MILLISECOND, member=2)
+    scenario = replace(small("sequencer"), faults=(pause,))
+    found = list(_excluded_without_fault(scenario, simulation_of(scenario, builder.stop(A, B))))
+    assert (not found) is is_excused
 
 
 @pytest.mark.parametrize(
