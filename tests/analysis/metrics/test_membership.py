@@ -182,12 +182,18 @@ def test_members_that_may_have_promised_and_were_left_out_are_of_the_quorum(
     assert found == (named if is_named else [])
 
 
-def test_so_are_those_that_are_there_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+def test_so_are_those_that_are_there_again(is_there: bool, tmp_path: Path) -> None:
+    """Only if they are there before the change."""
     again = Incarnation(B.member, 2)
     builder = HistoryBuilder().install(1, A, B, C)
-    builder.author.start(again)
-    history = builder.install(2, A).install(3, A, again).stop(A, again)
-    assert membership_of(history, tmp_path)["without_quorum"] == []
+    if is_there:
+        builder.author.start(again)
+    builder.install(2, A)
+    if not is_there:
+        builder.author.start(again)
+    named = [] if is_there else [incarnation(A) | {"before": 1, "view": 2, "reason": "suspicion"}]
+    assert membership_of(builder.install(3, A, again).stop(A, again), tmp_path)["without_quorum"] == named
 
 
 @pytest.mark.parametrize(
