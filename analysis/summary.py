@@ -187,12 +187,13 @@ class _Analysis:
             is_short = sum(incarnation.rows for incarnation in walk.incarnations) <= CONCURRENT_ROWS
             timed = submit(lambda: self._latency(facts, requests)) if is_short else None
             findings = order.check_with(walk, facts)
+            timelines = [_timeline(incarnation.facts) for incarnation in walk.incarnations]
             views = membership.section(
-                [_timeline(incarnation.facts) for incarnation in walk.incarnations],
+                timelines,
                 names=self.inputs.names,
                 start_ns=self.start_ns,
                 struck_ns=membership.struck_ns(self.inputs.fault_lines, self.inputs.names),
-                asked_to_leave=membership.asked_to_leave(self.inputs.fault_lines, self.inputs.names),
+                asked_to_leave=membership.asked_to_leave(self.inputs.fault_lines, self.inputs.names, timelines),
             )
         if views is None:
             findings |= self._views_missing(facts)

@@ -147,11 +147,11 @@ class Absent(NamedTuple):
 
 
 def absent_at_the_end(
-    stopped: Mapping[Incarnation, ViewRecords], asked_to_leave: Collection[int] = ()
+    stopped: Mapping[Incarnation, ViewRecords], asked_to_leave: Collection[Incarnation] = ()
 ) -> Iterator[Absent]:
     """Incarnations that should be present at the end, in a run with views, and are not. `stopped`: those that end with
-    STOP and had nothing left to do. A member in a minority cannot know the last view. One of the members
-    `asked_to_leave` may not have learnt that it has left.
+    STOP and had nothing left to do. A member in a minority cannot know the last view. One that was asked to leave may
+    not have learnt that it has left.
     """
     installed = [one for views in stopped.values() for one in views.installations]
     last = max(installed, key=lambda one: one.number, default=None)
@@ -166,7 +166,7 @@ def absent_at_the_end(
             yield Absent(name, last.number, Lack.VIEWS)
         elif name in last.members and not views.has_state:
             yield Absent(name, last.number, Lack.STATE)
-        elif name not in last.members and name.member not in asked_to_leave:
+        elif name not in last.members and name not in asked_to_leave:
             yield Absent(name, last.number, Lack.PLACE)
 
 

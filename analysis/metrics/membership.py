@@ -48,10 +48,10 @@ def section(
     names: Mapping[int, str],
     start_ns: int,
     struck_ns: Mapping[int, Collection[int]],
-    asked_to_leave: Mapping[int, int],
+    asked_to_leave: Mapping[Incarnation, int],
 ) -> dict[str, Any] | None:
     """The section; None for a run without views. `struck_ns`: times at which faults killed, paused or cut off each
-    member; `asked_to_leave`: when each member was first asked to leave. Times in the section count from `start_ns`.
+    member; `asked_to_leave`: see there. Times in the section count from `start_ns`.
     """
     views = _views(incarnations)
     if not views:
@@ -87,7 +87,7 @@ def section(
     }
 
 
-def _absent(incarnations: Sequence[Timeline], asked_to_leave: Collection[int]) -> Iterator[Absent]:
+def _absent(incarnations: Sequence[Timeline], asked_to_leave: Collection[Incarnation]) -> Iterator[Absent]:
     """Incarnations that stopped at rest and are not where they belong. None in a run that did not come to rest, nor in
     a group whose last view only crashed incarnations have: it has lost its quorum.
     """
@@ -100,7 +100,7 @@ def _absent(incarnations: Sequence[Timeline], asked_to_leave: Collection[int]) -
 
 
 def without_quorum(
-    incarnations: Sequence[Timeline], asked_to_leave: Mapping[int, int]
+    incarnations: Sequence[Timeline], asked_to_leave: Mapping[Incarnation, int]
 ) -> Iterator[tuple[Incarnation, Installation, Installation]]:
     """Incarnations that go from one view to another without a quorum of the first: of more than half of it, or of half
     with its member of rank 0. Besides the members that stay, those count that may have promised and been left out
@@ -118,7 +118,7 @@ def without_quorum(
             return False
         later = (one for one in incarnations if one.incarnation.member == gone.member and one.incarnation > gone)
         return (
-            (gone.member in asked_to_leave and asked_to_leave[gone.member] <= after.at_ns)
+            (gone in asked_to_leave and asked_to_leave[gone] <= after.at_ns)
             or any(one.first_ns <= after.at_ns for one in later)
             or not own.views.has_state_at(after.at_ns)
             or (after.reason == ViewReason.BAD_PAIR and own.last_ns >= after.at_ns)
@@ -179,15 +179,29 @@ def _timeline(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
     return Timeline(incarnation, views_of(records), records[0][6], records[-1][6], has_ended, detail)
 
 
-def asked_to_leave(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, int]:
-    """Time at which faults first asked each member to leave; `faults`: lines as in faults.jsonl."""
-    index = {name: member for member, name in names.items()}
-    found: dict[int, int] = {}
+def asked_to_leave(
+    faults: Iterable[Mapping[str, Any]], names: Mapping[int, str], incarnations: Iterable[Timeline]
+) -> dict[Incarnation, int]:
+    """Time at which a fault first asked each incarnation to leave, and was not refused; `faults`: lines as in
+    faults.jsonl. A fault asks the last incarnation of a member that had begun when it was effective, unless that one
+    had ended when it was issued.
+    """
+    lives: dict[str, list[Timeline]] = {}
+    for one in sorted(incarnations):
+        lives.setdefault(names.get(one.incarnation.member, ""), []).append(one)
+    found: dict[Incarnation, int] = {}
     for fault in faults:
-        at_ns = fault.get("issued_ns")
-        if fault.get("kind") == "leave" and isinstance(at_ns, int):
-            for member in (index[name] for name in words.texts(fault.get("targets")) if name in index):
-                found[member] = min(found.get(member, at_ns), at_ns)
+        at_ns, until_ns = fault.get("issued_ns"), fault.get("effective_ns")
+        if fault.get("kind") != "leave" or not isinstance(at_ns, int) or not isinstance(until_ns, int):
+            continue
+        answers = words.mapping(fault.get("readback"))
+        for name in words.texts(fault.get("targets")):
+            if "refused" in words.mapping(answers.get(name)):
+                continue
+            begun = [one for one in lives.get(name, ()) if one.first_ns <= until_ns]
+            if begun and begun[-1].last_ns >= at_ns:
+                asked = begun[-1].incarnation
+                found[asked] = min(found.get(asked, at_ns), at_ns)
     return found
 
 

@@ -6,6 +6,7 @@
 The record (`docs/campaigns.json`, and `docs/campaigns.md` made from it) has one row for each protocol and commit. The
 protocol with the fewest worlds on record comes next, so that all get about as many. Seeds continue where the record
 ends, from `FIRST_SEED` on; `orderbed fuzz PROTOCOL --seed SEED` replays a failing one.
+Ctrl-C ends it, and the worlds that were judged before are recorded.
 Exit codes: 0 no failing seed, 1 a failing seed, 2 wrong use.
 """
 
@@ -192,7 +193,7 @@ def campaign(protocols: Sequence[str], *, minutes: float, jobs: int, is_spark: b
             is_spark=is_spark,
             console=console,
         ).tally
-        if tally.is_interrupted:
+        if tally.is_interrupted and not tally.seeds:
             break
         if (git_revision() or "unknown") != commit:
             raise InputError(
@@ -203,6 +204,8 @@ def campaign(protocols: Sequence[str], *, minutes: float, jobs: int, is_spark: b
         failing += len(tally.bad)
         told = "".join(f"\n  seed {bad.seed} fails: {bad.kind}: {bad.sentence}" for bad in tally.bad)
         console.done("record", f"{entry.protocol}: seeds {first} to {entry.end - 1}, {entry.worlds} worlds{told}")
+        if tally.is_interrupted:
+            break
     return failing
 
 

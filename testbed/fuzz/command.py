@@ -220,21 +220,27 @@ def _on_spark(campaign: Campaign, folder: Path, console: Console) -> Tally:
 
 
 def _shown(tally: Tally, keep: Path, console: Console) -> tuple[Shown, ...]:
-    """The first failures, shrunk and drawn."""
+    """The first failures, shrunk and drawn. Ctrl-C ends only this: the search may have taken hours."""
     found: list[Shown] = []
     for bad in tally.bad[:MAX_SHOWN]:
-        with console.stage("shrink", f"seed {bad.seed}: {bad.kind}") as stage:
-            one = show(
-                draw(tally.protocol, bad.seed),
-                keep=keep,
-                on_progress=lambda made, stage=stage, bad=bad: stage.say(  # type: ignore[misc]
-                    f"seed {bad.seed}: {bad.kind}, {made:,} simulations"
-                ),
-            )
-            assert one is not None, f"seed {bad.seed} failed and fails no more: something draws without a seed"
-            stage.result = f"seed {bad.seed}: {one.original} -> {one.scenario}"
-        found.append(one)
+        try:
+            found.append(_shrunk(tally.protocol, bad, keep, console))
+        except KeyboardInterrupt:
+            tally.is_interrupted = True
+            break
     return tuple(found)
+
+
+def _shrunk(protocol: str, bad: Bad, keep: Path, console: Console) -> Shown:
+    with console.stage("shrink", f"seed {bad.seed}: {bad.kind}") as stage:
+        one = show(
+            draw(protocol, bad.seed),
+            keep=keep,
+            on_progress=lambda made: stage.say(f"seed {bad.seed}: {bad.kind}, {made:,} simulations"),
+        )
+        assert one is not None, f"seed {bad.seed} failed and fails no more: something draws without a seed"
+        stage.result = f"seed {bad.seed}: {one.original} -> {one.scenario}"
+    return one
 
 
 SEEDS_PER_TASK = 250

@@ -132,12 +132,15 @@ def is_fair(scenario: Scenario) -> bool:
     return len(victims) <= (members - 1) // 2
 
 
-def victims_of(scenario: Scenario) -> frozenset[int]:
+def victims_of(scenario: Scenario, *, until_ns: int | None = None) -> frozenset[int]:
     """Members that the group may suspect: they crash, leave, or are silent, cut off, slow, deaf or badly impaired for
-    long. If a clock is far wrong, all members: its owner may take any silence for too long.
+    long. If a clock is far wrong, all members: its owner may take any silence for too long. `until_ns`: without the
+    faults that begin later.
     """
     found: set[int] = set()
     for fault in scenario.faults:
+        if until_ns is not None and fault.at_ns > until_ns:
+            continue
         if isinstance(fault, ClockShift):
             if abs(fault.step_ns) > STEP_NS:
                 return frozenset(range(len(scenario.members)))

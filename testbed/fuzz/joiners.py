@@ -63,9 +63,11 @@ def _knows(records: Sequence[Raw], caller: Incarnation, joiner: Incarnation) -> 
     return caller == joiner or any(r[0] == Event.DELIVER and r[2:4] == joiner for r in records)
 
 
-def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]], asked_to_leave: Collection[int]) -> Iterator[Owed]:
+def owed_in_last_view(
+    living: Mapping[Incarnation, Sequence[Raw]], asked_to_leave: Collection[Incarnation]
+) -> Iterator[Owed]:
     """Members that lack the last view, their place in it, or the state. `living`: records of the incarnations that
-    ended in order, idle; `asked_to_leave`: members."""
+    ended in order, idle."""
     stopped = {incarnation: views_of(records) for incarnation, records in living.items()}
     for one in absent_at_the_end(stopped, asked_to_leave):
         kind = Property.STATE_TRANSFER if one.lacks is Lack.STATE else Property.VIEW_AGREEMENT

@@ -13,7 +13,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -348,19 +348,32 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Members that were excluded although no fault justified it. It is allowed if no other member of their view was
-    free of such faults: in a view of two, a member that receives nothing excludes the other one. It is also allowed to
-    the lower-ranked member of a bad pair whose other member has such a fault: nobody can tell which of them it is.
+    """Members that were excluded although no fault that had begun justified it. It is allowed if no other member of
+    their view was free of such faults: in a view of two, a member that receives nothing excludes the other one. It is
+    also allowed to the lower-ranked member of a bad pair whose other member has such a fault: nobody can tell which of
+    them it is.
     """
-    fallen = victims_of(scenario)
-    for incarnation in simulation.incarnations:
+    for incarnation in filter(is_excluded, simulation.incarnations):
+        fallen = victims_of(scenario, until_ns=_excluded_ns(incarnation, simulation) - START_NS)
         witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
-        if incarnation.member in fallen or not witnesses or not is_excluded(incarnation):
+        if incarnation.member in fallen or not witnesses:
             continue
         if not _leaves_a_bad_pair(incarnation, simulation, fallen):
             yield Failure(
                 kind="expelled", sentence=f"member {incarnation.member} was given up although it was never away long"
             )
+
+
+def _excluded_ns(excluded: IncarnationRun, simulation: Simulation) -> int:
+    """When the first member went from a view with it to one without it; if no record shows that, when it learnt it."""
+    changes = (
+        after.at_ns
+        for one in membership.timelines(_records_of(simulation))
+        for before, after in pairwise(one.views.installations)
+        if after.is_whole and excluded.name in before.members and excluded.name not in after.members
+    )
+    own = (row[6] for row in excluded.records if row[:2] == (Event.REPORT, GroupReport.EXCLUDED))
+    return min((*changes, *own), default=excluded.records[-1][6])
 
 
 def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fallen: frozenset[int]) -> bool:
@@ -374,16 +387,17 @@ def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fall
     return len(kept) > 1 or any(ranks[one] < ranks[incarnation.member] for one in kept)
 
 
-def _asked_to_leave(scenario: Scenario, simulation: Simulation) -> dict[int, int]:
-    return membership.asked_to_leave(simulation.faults, names_of(scenario))
+def _asked_to_leave(scenario: Scenario, simulation: Simulation) -> dict[Incarnation, int]:
+    timelines = membership.timelines(_records_of(simulation))
+    return membership.asked_to_leave(simulation.faults, names_of(scenario), timelines)
 
 
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Members that left without a fault that let them leave."""
+    """Incarnations that left without a fault that asked them to."""
     asked = _asked_to_leave(scenario, simulation)
     for incarnation in simulation.incarnations:
         last = incarnation.records[-1]
-        if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
+        if incarnation.name not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
 
 

@@ -92,7 +92,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
             names=names,
             start_ns=START_NS,
             struck_ns=membership.struck_ns(simulation.faults, names),
-            asked_to_leave=membership.asked_to_leave(simulation.faults, names),
+            asked_to_leave=membership.asked_to_leave(simulation.faults, names, timelines),
         ),
         "load": load,
         "properties": _properties(view, promises, names),

@@ -166,6 +166,7 @@ REPORTS = (
     Edit(sections.fence_order, "_fence(grant) >= _fence(lowest", "_fence(grant) > _fence(lowest"),
     Edit(sections.fence_order, "lowest[after - 1]):", "lowest[0]):"),
     Edit(sections._excluded_ns, "set(before.members) - set(after.members)", "views.keys() - set(after.members)"),
+    Edit(sections._excluded_ns, "if after.is_whole", ""),
     Edit(sections._excluded_ns, "number > views[incarnation][-1].number", "number >= views[incarnation][0].number"),
     Edit(sections.service, "message not in granted", "message in granted"),
     Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),

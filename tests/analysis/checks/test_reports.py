@@ -125,6 +125,13 @@ def told(*steps: str, who: str = "ab", stop: str = "") -> PlainHistory:
     return author.stop(*(MEMBERS[name] for name in stop or who))
 
 
+def cut(crashed: Incarnation, *steps: str, **who: str) -> PlainHistory:
+    """The history of these steps without the last record of an incarnation."""
+    history = told(*steps, **who)
+    history[crashed].pop()
+    return history
+
+
 def committed(
     *digests: tuple[int, ...], stop: tuple[Incarnation, ...] = (A, B, C), drained: bool = True
 ) -> PlainHistory:
@@ -197,6 +204,10 @@ SECTIONS: dict[str, Case] = {
     "a joiner of the next view ends no section, the member that comes to it does": (
         told(*IN_VIEW_1, "a enters", "c installs 2 bc", "b installs 2 bc", *GO_ON, "a ends", who="abc", stop="bc"),
         {EXCLUSION: Judged(2)},
+    ),
+    "a view that is not on record as a whole ends no section": (
+        cut(C, *IN_VIEW_1, "c installs 1 ab", "a enters", "c installs 2 bc", *GO_ON, "a leaves", who="abc", stop="ab"),
+        {EXCLUSION: Judged(2, 1, BOTH_INSIDE)},
     ),
     "an excluded member enters before it learns of the next view": (
         told(*IN_VIEW_1, "b installs 2 b", "b enters", "a enters", "b leaves", "a ends", stop="b"),

@@ -12,7 +12,8 @@ import pytest
 from analysis.checks import incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
-from analysis.metrics.membership import asked_to_leave, section, struck_ns, timelines
+from analysis.checks.views import NO_VIEWS
+from analysis.metrics.membership import Timeline, asked_to_leave, section, struck_ns, timelines
 from analysis.summary import _timeline
 from analysis.tasks import Here, Staging
 from collector.records import EndReason, Event, ViewReason
@@ -27,7 +28,7 @@ def membership_of(
     history: PlainHistory,
     tmp_path: Path,
     struck_ns: dict[int, list[int]] | None = None,
-    leavers: Mapping[int, int] = MappingProxyType({}),
+    leavers: Mapping[Incarnation, int] = MappingProxyType({}),
 ) -> Any:
     """Each nanosecond of the history becomes a millisecond. The table and the hosts' records give the same section."""
     slow = {incarnation: [r._replace(at_ns=r.at_ns * MS) for r in records] for incarnation, records in history.items()}
@@ -109,15 +110,35 @@ def test_faults_strike_who_they_name_and_cuts_everybody() -> None:
     assert struck_ns(faults, {0: "p1/a", 1: "p1/b"}) == {0: [3, 5], 1: [5]}
 
 
-def test_members_that_a_fault_asks_to_leave() -> None:
-    faults: list[dict[str, Any]] = [
-        {"kind": "leave", "targets": ["p1/b"], "issued_ns": 7},
-        {"kind": "leave", "targets": ["p1/b"], "issued_ns": 5},
-        {"kind": "leave", "targets": ["p1/a"]},
-        {"kind": "crash", "targets": ["p1/a"]},
-        {"kind": "leave", "targets": 7},
-    ]
-    assert asked_to_leave(faults, {0: "p1/a", 1: "p1/b"}) == {1: 5}
+def leave(at_ns: int, *, effective_ns: int | None = None, **more: Any) -> dict[str, Any]:
+    times = {"issued_ns": at_ns, "effective_ns": at_ns if effective_ns is None else effective_ns}
+    return {"kind": "leave", "targets": ["p1/c"], **times, **more}
+
+
+@pytest.mark.parametrize(
+    ("faults", "asked"),
+    [
+        ([leave(7), leave(5)], {C: 5}),
+        ([leave(5), leave(25)], {C: 5, C2: 25}),
+        ([leave(25)], {C2: 25}),
+        ([leave(20)], {C2: 20}),
+        ([leave(19)], {C: 19}),
+        ([leave(19, effective_ns=20)], {C2: 19}),
+        ([leave(15)], {C: 15}),
+        ([leave(2)], {}),
+        ([leave(40)], {}),
+        ([leave(5, readback={"p1/c": {"refused": "it is the last one"}})], {}),
+        ([leave(5, readback={"p1/c": {"at_ns": 6}, "p1/b": {"refused": "it is the last one"}})], {C: 5}),
+        ([leave(5, targets=["p1/d"])], {}),
+        ([leave(5, targets=7), leave(5, kind="crash"), {"kind": "leave", "targets": ["p1/c"]}], {}),
+    ],
+)
+def test_a_fault_asks_the_incarnation_to_leave_that_is_there(
+    faults: list[dict[str, Any]], asked: dict[Incarnation, int]
+) -> None:
+    """c is there from 3 to 19, and from 20 to 30 as its next incarnation."""
+    lives = [Timeline(one, NO_VIEWS, *times, False, -1) for one, times in ((C2, (20, 30)), (C, (3, 19)))]
+    assert asked_to_leave(faults, NAMES, lives) == asked
 
 
 def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
@@ -130,12 +151,13 @@ def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reason", "end", "leavers", "is_named"),
     [
-        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {B.member: 0}, False),
+        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {B: 0}, False),
         (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {}, True),
-        (ViewReason.LEAVE, None, {B.member: 0}, False),
-        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {B.member: 2_000 * MS}, True),
-        (ViewReason.SUSPICION, None, {B.member: 0}, False),
-        (ViewReason.LEAVE, None, {A.member: 0}, True),
+        (ViewReason.LEAVE, None, {B: 0}, False),
+        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), {B: 2_000 * MS}, True),
+        (ViewReason.SUSPICION, None, {B: 0}, False),
+        (ViewReason.LEAVE, None, {A: 0}, True),
+        (ViewReason.LEAVE, None, {Incarnation(B.member, 2): 0}, True),
         (ViewReason.BAD_PAIR, (Event.ENDED, EndReason.EXCLUDED), {}, False),
         (ViewReason.BAD_PAIR, None, {}, True),
         (ViewReason.SUSPICION, (Event.ENDED, EndReason.EXCLUDED), {}, True),
@@ -144,7 +166,11 @@ def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_members_that_may_have_promised_and_were_left_out_are_of_the_quorum(
-    reason: ViewReason, end: tuple[Event, EndReason] | None, leavers: dict[int, int], is_named: bool, tmp_path: Path
+    reason: ViewReason,
+    end: tuple[Event, EndReason] | None,
+    leavers: dict[Incarnation, int],
+    is_named: bool,
+    tmp_path: Path,
 ) -> None:
     """The other member of three crashed in the first view, and b, too, if it has no end."""
     history = HistoryBuilder().install(1, A, B, C)
@@ -156,12 +182,18 @@ def test_members_that_may_have_promised_and_were_left_out_are_of_the_quorum(
     assert found == (named if is_named else [])
 
 
-def test_so_are_those_that_are_there_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+def test_so_are_those_that_are_there_again(is_there: bool, tmp_path: Path) -> None:
+    """Only if they are there before the change."""
     again = Incarnation(B.member, 2)
     builder = HistoryBuilder().install(1, A, B, C)
-    builder.author.start(again)
-    history = builder.install(2, A).install(3, A, again).stop(A, again)
-    assert membership_of(history, tmp_path)["without_quorum"] == []
+    if is_there:
+        builder.author.start(again)
+    builder.install(2, A)
+    if not is_there:
+        builder.author.start(again)
+    named = [] if is_there else [incarnation(A) | {"before": 1, "view": 2, "reason": "suspicion"}]
+    assert membership_of(builder.install(3, A, again).stop(A, again), tmp_path)["without_quorum"] == named
 
 
 @pytest.mark.parametrize(
@@ -226,6 +258,14 @@ def test_who_stops_at_rest_and_is_not_present_is_absent(installs: bool, lacks: s
     named = [incarnation(C2) | {"view": view, "lacks": lacks}] if lacks else []
     history = returned(installs=installs, lacks=lacks).stop(A, B, C2)
     assert membership_of(history, tmp_path)["absent"] == named
+
+
+@pytest.mark.parametrize(("asked", "is_absent"), [(C, True), (C2, False)])
+def test_a_request_to_leave_excuses_no_later_incarnation(asked: Incarnation, is_absent: bool, tmp_path: Path) -> None:
+    """The others exclude c when it is back, and it does not know."""
+    history = returned(installs=True, lacks="").install(4, A, B).stop(A, B, C2)
+    named = [incarnation(C2) | {"view": 4, "lacks": "place"}] if is_absent else []
+    assert membership_of(history, tmp_path, leavers={asked: 0})["absent"] == named
 
 
 @pytest.mark.parametrize("excuse", ["not at rest", "minority", "no quorum"])

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from node.registry import PROTOCOLS
-from testbed.fuzz import campaign
+from testbed.fuzz import campaign, command, hunt
 from testbed.fuzz.campaign import FIRST_SEED, Record, main
 from testbed.fuzz.hunt import Bad, Tally
+from testbed.fuzz.judge import Judged
+from testbed.fuzz.scenario import Scenario
+from tests.testbed.fuzz.test_hunt import FAILURE, verdict
 
 
 def test_a_campaign_goes_on_where_the_record_ends(
@@ -52,6 +55,42 @@ def test_worlds_that_were_judged_while_the_code_changed_are_not_recorded(
     assert ended.value.code == 2
     assert "no longer that of aaa" in capsys.readouterr().err
     assert Record(record).worlds_of("lo") == 3, "those of the chunk before are"
+
+
+@pytest.mark.parametrize(("until", "worlds"), [(15, 10), (20, 20)])
+def test_an_interrupted_campaign_records_what_it_has_judged(
+    until: int, worlds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes between two worlds, or when all are judged, and then ends the shrinking of the failing one."""
+
+    def judged(scenario: Scenario) -> Judged:
+        if scenario.seed >= FIRST_SEED + until:
+            raise KeyboardInterrupt
+        return verdict(scenario, *([FAILURE] if scenario.seed == FIRST_SEED else []))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "CHUNK", 20)
+    monkeypatch.setattr(campaign, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(campaign, "git_revision", lambda: "aaa")
+    monkeypatch.setattr(hunt, "judge", judged)
+    monkeypatch.setattr(command, "show", interrupted)
+    record = tmp_path / "campaigns.json"
+    assert main(["--minutes", "1", "--jobs", "1", "--record", str(record), "--protocols", "lo"]) == 1
+    (entry,) = Record(record).entries
+    assert (entry.worlds, [seed for seed, _ in entry.failing]) == (worlds, [FIRST_SEED])
+
+
+def test_a_campaign_that_is_interrupted_at_once_has_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Scenario) -> Judged:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(hunt, "judge", interrupted)
+    record = tmp_path / "campaigns.json"
+    assert main(["--minutes", "1", "--jobs", "1", "--record", str(record), "--protocols", "lo"]) == 0
+    assert not record.exists()
 
 
 def test_the_page_says_which_promises_are_younger_than_some_worlds(tmp_path: Path) -> None:

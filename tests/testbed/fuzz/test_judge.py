@@ -18,7 +18,7 @@ from node.group.detector import Accusations
 from node.group.view import View
 from node.host.host import Host
 from node.registry import PROTOCOLS
-from node.trace import Event, Level
+from node.trace import EndReason, Event, Level
 from node.wire import Kind, Message
 from testbed.fuzz.coverage import Coverage, Met, from_rows
 from testbed.fuzz.draw import FUZZED, draw
@@ -27,7 +27,11 @@ from testbed.fuzz.judge import (
     GROUP,
     WITHOUT_A_QUORUM,
     Failure,
+    _excluded_without_fault,
     _given_up,
+    _left,
+    _owed,
+    _without_a_quorum,
     findings_of,
     is_excluded,
     judge,
@@ -35,9 +39,9 @@ from testbed.fuzz.judge import (
 )
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
-from testbed.sim.simulation import simulate
+from testbed.sim.simulation import START_NS, Ending, Simulation, simulate
 from testbed.spec.raw import Parameter
-from tests.analysis.checks.view_histories import A, B, C, HistoryBuilder
+from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
 from topologies.model import Direction
@@ -174,11 +178,12 @@ def test_who_was_silent_for_too_long_counts_as_crashed() -> None:
     assert ("excluded", "group_decided") in judged.coverage.pairs
 
 
-def test_who_is_given_up_without_need_is_a_failure() -> None:
-    """Each silence is short; together they exceed the patience of the group."""
+@pytest.mark.parametrize("later", [(), (Freeze(at_ns=60_000 * MILLISECOND, for_ns=20_000 * MILLISECOND, member=2),)])
+def test_who_is_given_up_without_need_is_a_failure(later: tuple[Freeze, ...]) -> None:
+    """Each silence is short; together they exceed the patience of the group. A later fault does not excuse it."""
     away = Freeze(at_ns=MILLISECOND, for_ns=199 * MILLISECOND, member=2)
     cuts = [Cut(at_ns=200 * n * MILLISECOND, for_ns=200 * MILLISECOND, sides=((2,), (0, 1))) for n in range(25)]
-    judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(away, *cuts)))
+    judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(away, *cuts, *later)))
     assert "expelled" in [failure.kind for failure in judged.failures]
 
 
@@ -296,14 +301,76 @@ def test_coverage_adds_up_and_survives_its_rows() -> None:
     assert total.as_dict()["member"]["reliable_data"]["occurred"] == total.occurred["member", "reliable_data"]
 
 
+def simulation_of(scenario: Scenario, history: PlainHistory, *faults: dict[str, Any]) -> Simulation:
+    """A run with these records, and these lines of faults.jsonl."""
+    incarnations = tuple(
+        IncarnationRun(
+            member=name[0],
+            incarnation=name[1],
+            records=list(rows),
+            ending=Ending.DRAINED if rows[-1][0] == Event.STOP else None,
+        )
+        for name, rows in raw(history).items()
+    )
+    simulated = simulate(experiment_of(scenario), group=GROUP)
+    return replace(simulated, incarnations=incarnations, faults=faults)
+
+
 def findings_in(history: PlainHistory) -> dict[Property, Finding]:
     """Verdicts on this history, as of a run of the sequencer."""
     scenario = small("sequencer")
-    incarnations = tuple(
-        IncarnationRun(member=m, incarnation=i, records=list(rows)) for (m, i), rows in raw(history).items()
-    )
-    simulation = replace(simulate(experiment_of(scenario), group=GROUP), incarnations=incarnations)
-    return findings_of(scenario, simulation)
+    return findings_of(scenario, simulation_of(scenario, history))
+
+
+@pytest.mark.parametrize(("at_ns", "is_excused"), [(0, True), (20, True), (21, False), (24, False)])
+def test_a_fault_that_begins_after_an_exclusion_does_not_excuse_it(at_ns: int, is_excused: bool) -> None:
+    """a goes on to the next view at 20; c learns it at 24."""
+    builder = HistoryBuilder(A, B, C)
+    builder.install(1, A, B, C)
+    builder.author.now_ns = START_NS + 19
+    builder.install(2, A, B).note(C, Event.ENDED)
+    pause = Freeze(at_ns=at_ns, for_ns=1000 * MILLISECOND, member=2)
+    scenario = replace(small("sequencer"), faults=(pause,))
+    found = list(_excluded_without_fault(scenario, simulation_of(scenario, builder.stop(A, B))))
+    assert (not found) is is_excused
+
+
+@pytest.mark.parametrize(
+    ("later", "is_asked_again", "kinds"),
+    [
+        ("leaves", True, set()),
+        ("leaves", False, {"left"}),
+        ("is absent", True, set()),
+        ("is absent", False, {"view_agreement"}),
+        ("is of the quorum", True, set()),
+        ("is of the quorum", False, {"quorum"}),
+    ],
+)
+def test_a_request_to_leave_excuses_one_departure(later: str, is_asked_again: bool, kinds: set[str]) -> None:
+    """c left and is back. a alone is no quorum of the view of a, b and c."""
+    builder = HistoryBuilder(A, B, C).install(1, A, B, C)
+    faults = [leave(builder)]
+    builder.note(C, Event.ENDED, EndReason.LEFT).install(2, A, B).note(C2, Event.START).install(3, A, B, C2)
+    builder.state(C2, 3)
+    if is_asked_again:
+        faults.append(leave(builder))
+    if later == "leaves":
+        history = builder.note(C2, Event.ENDED, EndReason.LEFT).install(4, A, B).stop(A, B)
+    elif later == "is absent":
+        history = builder.install(4, A, B).stop(A, B, C2)
+    else:
+        builder.note(C2, Event.DROP)
+        history = builder.install(4, A).stop(A)
+    scenario = small("sequencer")
+    simulation = simulation_of(scenario, history, *faults)
+    checks = (_owed, _left, _without_a_quorum)
+    assert {failure.kind for check in checks for failure in check(scenario, simulation)} == kinds
+
+
+def leave(builder: HistoryBuilder) -> dict[str, Any]:
+    """A fault that asks c to leave now."""
+    now_ns = builder.author.now_ns
+    return {"kind": "leave", "targets": ["p1/n3"], "issued_ns": now_ns, "effective_ns": now_ns}
 
 
 @pytest.mark.parametrize("end", [None, Event.ENDED])
