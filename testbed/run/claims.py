@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checks.properties import Verdict
-from analysis.expression import SEEDS, Unknown
+from analysis.expression import RUNS, Unknown
 from analysis.files import read_json, replace_json
 from analysis.metrics.estimate import estimate_text
 from node.registry import PROTOCOLS
@@ -186,8 +186,7 @@ def _judge(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> tup
     results = [_Noted(point.results()) for point in points]
     for one in results:
         one["properties"] = {name: _Noted(entry) for name, entry in (one.get("properties") or {}).items()}
-    seen: dict[str, Any] = {"runs": results} if experiment.sweep or experiment.seeds else results[0]
-    seen[SEEDS] = _seeds(points)
+    seen: dict[str, Any] = {RUNS: results} if experiment.sweep or experiment.seeds else results[0]
     ours, holds = claim.judge(seen)
     return ours, holds, [_names_read(one) for one in results]
 

@@ -130,12 +130,12 @@ def test_answers_conditions(text: str, answer: bool) -> None:
         ("sum(where(runs, latency.p50_ms > 9).latency.p50_ms) == 0", "where finds nothing to sum"),
         (
             "len(where(days, estimate(hours.cost).high > 0)) > 0",
-            "2 runs of 1 seed are not independent, so they give no interval",
+            "an interval needs values of runs with different seeds",
         ),
         ("max(sum(where(days.hours, t > 9).cost)) <= 0", "where finds nothing to sum"),
         ("mean(1e308, 1e308) > 1", "mean of numbers as great as these has no value"),
         ("slope(huge, huge) > 1", "slope of numbers as great as these has no value"),
-        ("estimate(huge).mean > 1", "estimate of numbers as great as these has no value"),
+        ("estimate(huge).mean > 1", "an interval needs values of runs with different seeds"),
         ("verdict < 5", "'pass' < 5 cannot be compared"),
         ("valid == 1", "true == 1 cannot be compared"),
         ("valid < True", "true < true cannot be compared"),
@@ -171,6 +171,72 @@ def test_answers_conditions(text: str, answer: bool) -> None:
 )
 def test_says_why_it_cannot_tell(text: str, reason: str) -> None:
     assert condition(parse(text), RESULTS) == Unknown(reason=reason)
+
+
+SWEPT: dict[str, Any] = {
+    "runs": [
+        {
+            "variant": {"seed": seed, "workload.rate": rate},
+            "given": {"rate_per_s": rate, "members": 3},
+            "latency": {
+                "p50_ms": 10.0 + seed + rate,
+                "max_ms": 50 + seed * rate,
+                "by_member": [{"p50_ms": 1.0 * seed}],
+            },
+        }
+        for rate in (1, 2, 3)
+        for seed in (1, 2, 3)
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [
+        ("estimate({one}.latency.p50_ms)", None),
+        ("estimate({one}.latency.p50_ms / {two}.latency.max_ms)", None),
+        ("estimate(max(runs.latency.by_member.p50_ms), runs.given.rate_per_s)", None),
+        ("estimate(abs(0 - runs.latency.max_ms) / runs[0].given.members, runs.given.rate_per_s)", None),
+        ("estimate(min(runs.latency.p50_ms, runs.latency.max_ms), runs.given.rate_per_s)", None),
+        ("estimate(runs.latency.p50_ms)", 3),
+        ("estimate(runs.latency.p50_ms, runs.variant.seed)", 1),
+        ("estimate(where(runs, variant.seed == 1).latency.p50_ms)", 1),
+        ("estimate(runs[0].latency.p50_ms * {one}.latency.p50_ms)", 3),
+        ("estimate({one}.latency.p50_ms - mean(runs.latency.p50_ms))", 3),
+        ("estimate({one}.latency.max_ms / slope(runs.latency.p50_ms, runs.latency.max_ms))", 3),
+        ("estimate({one}.latency.p50_ms - abs(runs[0].latency.max_ms))", 3),
+        ("estimate({one}.latency.p50_ms + -runs[0].latency.max_ms)", 3),
+        ("estimate({one}.given.members)", 0),
+    ],
+)
+def test_an_interval_is_over_values_of_runs_with_different_seeds(text: str, seeds: int | None) -> None:
+    one, two = (f"where(runs, given.rate_per_s == {rate})" for rate in (1, 2))
+    value = evaluate(parse(text.format(one=one, two=two)), SWEPT)
+    told = value.reason if isinstance(value, Unknown) else None
+    if seeds is None:
+        assert told is None
+    elif seeds == 0:
+        assert told == "an interval needs values of runs with different seeds"
+    else:
+        assert f" of {seeds} seed{'' if seeds == 1 else 's'} are not independent" in (told or "")
+
+
+def test_an_interval_of_great_numbers_has_no_value() -> None:
+    great = {"runs": [{"variant": {"seed": seed}, "huge": 10**400} for seed in (1, 2)]}
+    reason = "estimate of numbers as great as these has no value"
+    assert evaluate(parse("estimate(runs.huge)"), great) == Unknown(reason=reason)
+
+
+def test_a_value_does_not_keep_its_seeds() -> None:
+    texts = (
+        "runs[0].latency.p50_ms",
+        "runs.latency.max_ms[0]",
+        "runs[0].latency",
+        "estimate(runs.latency.p50_ms, runs.given.rate_per_s)[0].at",
+    )
+    assert [type(evaluate(parse(text), SWEPT)) for text in texts] == [float, int, dict, int]
+    assert {type(one) for one in evaluate(parse("2 * runs.latency.p50_ms"), SWEPT)} == {float}
+    assert evaluate(parse("runs[runs[0].latency.max_ms - 51].variant.seed"), SWEPT) == 1
 
 
 @pytest.mark.parametrize(
