@@ -4,8 +4,8 @@ language is a subset of Python's syntax, evaluated by this module only; docs/exp
 The text may be hostile: its length and nesting are bounded, and it can reach only the results.
 
 A missing name, a value that was not measured (null), the violations of a property whose verdict is unknown, the sum
-of what `where` does not find, or a comparison of different kinds gives an Unknown with its reason. `and` and `or`
-return it only where it matters: false and unknown is false, true or unknown is true.
+of no values, a selection from what `where` does not find, or a comparison of different kinds gives an Unknown with its
+reason. `and` and `or` return it only where it matters: false and unknown is false, true or unknown is true.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -224,6 +225,22 @@ def _check(tree: ast.expr) -> None:
             raise ExpressionError(f"{_written(node)} is not taken in an expression (allowed: {ALLOWED})")
         if isinstance(node, ast.Call) and not _is_known_call(node):
             raise ExpressionError(f"only {FUNCTIONS} can be called, not {_written(node)}")
+        if isinstance(node, ast.Compare):
+            _check_verdicts([node.left, *node.comparators])
+
+
+def _check_verdicts(sides: Sequence[ast.expr]) -> None:
+    """A verdict is compared with a text that can be one: `verdict != 'failed'` holds for every run."""
+    for side, other in (*pairwise(sides), *pairwise(sides[::-1])):
+        match side, other:
+            case (ast.Name(id="verdict") | ast.Attribute(attr="verdict"), ast.Constant(value=str(text))):
+                pass
+            case (ast.Subscript(slice=ast.Constant(value="verdict")), ast.Constant(value=str(text))):
+                pass
+            case _:
+                continue
+        if text not in (known := [one.value for one in Verdict]):
+            raise ExpressionError(f"a verdict is {', '.join(known[:-1])} or {known[-1]}, not {shown(text)}")
 
 
 def _check_depth(tree: ast.expr) -> None:
@@ -336,21 +353,11 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
             return _selected(arguments, results)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             given = [_value(argument, results) for argument in arguments]
-            if name == "sum" and _selects(arguments[0]) and _has_empty(given[0]):
-                _unknown("where finds nothing to sum")
             try:
                 return _called(name, given) if name != "estimate" else _estimated(given)
             except ArithmeticError:
                 _unknown(f"{name} of numbers as great as these has no value")
     raise AssertionError(f"parse let {ast.dump(node)} through")
-
-
-def _selects(node: ast.expr) -> bool:
-    return any(isinstance(one, ast.Call) and ast.unparse(one.func) == "where" for one in ast.walk(node))
-
-
-def _has_empty(value: Any) -> bool:
-    return isinstance(value, list) and (not value or any(map(_has_empty, value)))
 
 
 def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:
@@ -486,7 +493,18 @@ def _selected(arguments: list[ast.expr], results: Mapping[str, Any]) -> list[Any
     """Items of a list for which a condition holds; its names are those of the item."""
     if len(arguments) != 2:
         _unknown("where takes a list and a condition")
-    return _matching(_value(arguments[0], results), arguments[1])
+    items = _value(arguments[0], results)
+    if _selects(arguments[0]) and _has_empty(items):
+        _unknown(f"{ast.unparse(arguments[0])} finds nothing to select from")
+    return _matching(items, arguments[1])
+
+
+def _selects(node: ast.expr) -> bool:
+    return any(isinstance(one, ast.Call) and ast.unparse(one.func) == "where" for one in ast.walk(node))
+
+
+def _has_empty(value: Any) -> bool:
+    return isinstance(value, list) and (not value or any(map(_has_empty, value)))
 
 
 def _matching(items: Any, wanted: ast.expr) -> list[Any]:
@@ -518,7 +536,7 @@ def _called(name: str, arguments: list[Any]) -> Any:
             _unknown(f"{name} takes lists of one length")
         return [_called(name, [items]) for items in zip(*given, strict=True)]
     numbers = [_number(value) for value in given]
-    if not numbers and name != "sum":
+    if not numbers:
         _unknown(f"{name} of an empty list has no value")
     return _computed_from(_FUNCTIONS[name](numbers), numbers)
 

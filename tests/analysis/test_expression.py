@@ -42,7 +42,7 @@ RESULTS: dict[str, Any] = {
     "messages": {"submitted": 100, "deliveries": 400},
     "links": [],
     "days": [{"hours": [{"t": 0, "cost": 1}, {"t": 1, "cost": 2}]}, {"hours": [{"t": 0, "cost": 5}]}],
-    "runs": [{"latency": {"p50_ms": 1}}, {"latency": {"p50_ms": 2}}, {"latency": {"p50_ms": 4}}],
+    "runs": [{"latency": {"p50_ms": 1}}, {"latency": {"p50_ms": 2, "by_member": []}}, {"latency": {"p50_ms": 4}}],
 }
 
 
@@ -57,7 +57,11 @@ RESULTS: dict[str, Any] = {
         ("max(latency.by_member.p99_ms)", 60.0),
         ("max(runs.latency.p50_ms) / min(runs.latency.p50_ms)", 4.0),
         ("sum(latency.by_member.p99_ms) / len(latency.by_member)", 50.0),
-        ("sum(links)", 0),
+        ("len(links)", 0),
+        ("len(where(links, loss_ratio > 1))", 0),
+        ("len(where(runs, latency.p50_ms > 9))", 0),
+        ("len(where(where(runs, latency.p50_ms > 1), latency.p50_ms > 9))", 0),
+        ("len(where(runs[1].latency.by_member, p50_ms > 9))", 0),
         ("len(latency)", 5),
         ("abs(-3)", 3),
         ("min(3, 1, 2)", 1),
@@ -127,12 +131,22 @@ def test_answers_conditions(text: str, answer: bool) -> None:
         ("properties.fifo.verdict == 'pass'", "the verdict is unknown itself"),
         ("properties.fifo.verdict != 'fail'", "the verdict is unknown itself"),
         ("properties.fifo.violations == 0", "the verdict of properties.fifo is unknown, and so are its violations"),
-        ("sum(where(runs, latency.p50_ms > 9).latency.p50_ms) == 0", "where finds nothing to sum"),
+        ("sum(links.loss_ratio) == 0", "sum of an empty list has no value"),
+        ("sum(where(runs, latency.p50_ms > 9).latency.p50_ms) == 0", "sum of an empty list has no value"),
+        (
+            "len(where(where(runs, latency.p50_ms == 300), latency.p50_ms > 9)) == 0",
+            "where(runs, latency.p50_ms == 300) finds nothing to select from",
+        ),
+        (
+            "len(where(where(days.hours, t > 0), cost > 9)) == 0",
+            "where(days.hours, t > 0) finds nothing to select from",
+        ),
+        ("len(where(latency.jitter_ms, loss_ratio > 1)) == 0", "where takes a list of runs, not nothing"),
         (
             "len(where(days, estimate(hours.cost).high > 0)) > 0",
             "an interval needs values of runs with different seeds",
         ),
-        ("max(sum(where(days.hours, t > 9).cost)) <= 0", "where finds nothing to sum"),
+        ("max(sum(where(days.hours, t > 9).cost)) <= 0", "sum of an empty list has no value"),
         ("mean(1e308, 1e308) > 1", "mean of numbers as great as these has no value"),
         ("slope(huge, huge) > 1", "slope of numbers as great as these has no value"),
         ("estimate(huge).mean > 1", "an interval needs values of runs with different seeds"),
@@ -272,6 +286,15 @@ def test_the_subject_is_what_the_condition_is_about(text: str, value: object) ->
                 *(("None", "'None'"), ("b'x'", "\"b'x'\""), ("1j", "'1j'")),
             )
         ),
+        *(
+            (text, "a verdict is pass, fail or unknown, not 'failed'")
+            for text in (
+                "verdict != 'failed'",
+                "'failed' != properties.total_order.verdict or valid",
+                "len(where(links, links[0]['verdict'] == 'failed')) == 0",
+                "'pass' == links[0].verdict == 'failed'",
+            )
+        ),
         ("-" * 100 + "1", "expected at most 64 nested operations in an expression"),
         ("a" * (MAX_TEXT + 1), f"expected an expression of at most {MAX_TEXT} characters, got {MAX_TEXT + 1}"),
     ],
@@ -282,7 +305,7 @@ def test_refuses_everything_else(text: str, sentence: str) -> None:
     assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize("text", ["(" * 400, "a\0b", "'\\d' == verdict", "1if valid else 2"])
+@pytest.mark.parametrize("text", ["(" * 400, "a\0b", "'\\d' == valid", "1if valid else 2"])
 def test_odd_texts_are_read_or_refused_without_warnings(text: str) -> None:
     try:
         parse(text)
