@@ -4,8 +4,8 @@ language is a subset of Python's syntax, evaluated by this module only; docs/exp
 The text may be hostile: its length and nesting are bounded, and it can reach only the results.
 
 A missing name, a value that was not measured (null), the violations of a property whose verdict is unknown, the sum
-of what `where` does not find, or a comparison of different kinds gives an Unknown with its reason. `and` and `or`
-return it only where it matters: false and unknown is false, true or unknown is true.
+of no values, a selection from what `where` does not find, or a comparison of different kinds gives an Unknown with its
+reason. `and` and `or` return it only where it matters: false and unknown is false, true or unknown is true.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import math
 import operator
 import statistics
 import warnings
-from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -33,8 +33,10 @@ MAX_TEXT = 1000
 MAX_DEPTH = 64
 """Nested operations; the recursion over the tree is safe at this depth."""
 
-SEEDS = "seeds"
-"""Name in the results: the number of independent runs in them. No interval of more values is given."""
+RUNS = "runs"
+"""Name in the results of a sweep: the list of its runs. Numbers that are computed from a run remember its seed."""
+SETTINGS = ("variant", "given")
+"""Names in a run of what was asked of it, which no seed determines. The first has its `seed`."""
 
 FUNCTIONS = "abs, min, max, len, sum, mean, slope, r_squared, estimate, where"
 ALLOWED = f"names, numbers, texts, comparisons, and, or, not, + - * / **, {FUNCTIONS}"
@@ -50,6 +52,11 @@ class Expression:
 
     text: str
     tree: ast.expr = field(repr=False, compare=False)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Its names, and those of its functions, without the names behind a dot."""
+        return frozenset(node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name))
 
     @property
     def may_be_condition(self) -> bool:
@@ -218,6 +225,22 @@ def _check(tree: ast.expr) -> None:
             raise ExpressionError(f"{_written(node)} is not taken in an expression (allowed: {ALLOWED})")
         if isinstance(node, ast.Call) and not _is_known_call(node):
             raise ExpressionError(f"only {FUNCTIONS} can be called, not {_written(node)}")
+        if isinstance(node, ast.Compare):
+            _check_verdicts([node.left, *node.comparators])
+
+
+def _check_verdicts(sides: Sequence[ast.expr]) -> None:
+    """A verdict is compared with a text that can be one: `verdict != 'failed'` holds for every run."""
+    for side, other in (*pairwise(sides), *pairwise(sides[::-1])):
+        match side, other:
+            case (ast.Name(id="verdict") | ast.Attribute(attr="verdict"), ast.Constant(value=str(text))):
+                pass
+            case (ast.Subscript(slice=ast.Constant(value="verdict")), ast.Constant(value=str(text))):
+                pass
+            case _:
+                continue
+        if text not in (known := [one.value for one in Verdict]):
+            raise ExpressionError(f"a verdict is {', '.join(known[:-1])} or {known[-1]}, not {shown(text)}")
 
 
 def _check_depth(tree: ast.expr) -> None:
@@ -239,9 +262,75 @@ def _written(node: ast.AST) -> str:
     return shown(ast.unparse(node)) if isinstance(node, ast.expr) else type(node).__name__.lower()
 
 
+class _Results(Mapping[str, Any]):
+    """Results of a run, or a part of them, with the seeds of its numbers."""
+
+    def __init__(self, results: Mapping[str, Any], seeds: frozenset[Any]) -> None:
+        self.results = results
+        self.seeds = seeds
+
+    @classmethod
+    def of_run(cls, results: Mapping[str, Any]) -> _Results:
+        variant = results.get(SETTINGS[0])
+        return cls(results, frozenset([variant.get("seed") if isinstance(variant, Mapping) else None]))
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.results[name]
+        return value if name in SETTINGS else _with_seeds(value, self.seeds)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.results
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+
+class _Whole(int):
+    seeds: frozenset[Any]
+
+
+class _Real(float):
+    seeds: frozenset[Any]
+
+
+def _with_seeds(value: Any, seeds: frozenset[Any]) -> Any:
+    """The value, whose numbers remember the seeds of the runs that they are computed from."""
+    if isinstance(value, list | tuple):
+        return [_with_seeds(one, seeds) for one in value]
+    if isinstance(value, Mapping):
+        return _Results(value, seeds)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not seeds:
+        return value
+    number = _Whole(value) if isinstance(value, int) else _Real(value)
+    number.seeds = seeds
+    return number
+
+
+def _seeds(value: Any) -> frozenset[Any]:
+    return value.seeds if isinstance(value, _Whole | _Real) else frozenset()
+
+
+def _computed_from(value: Any, numbers: Sequence[Any]) -> Any:
+    return _with_seeds(value, frozenset[Any]().union(*map(_seeds, numbers)))
+
+
+def _plain(value: Any) -> Any:
+    """The value without seeds."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, _Results):
+        return value.results
+    if isinstance(value, _Whole | _Real):
+        return int(value) if isinstance(value, int) else float(value)
+    return value
+
+
 def _guarded(tree: ast.expr, results: Mapping[str, Any]) -> Any:
     try:
-        return _value(tree, results)
+        return _plain(_value(tree, results))
     except _UnknownError as error:
         return Unknown(reason=str(error))
 
@@ -264,30 +353,23 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
             return _selected(arguments, results)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             given = [_value(argument, results) for argument in arguments]
-            if name == "sum" and _selects(arguments[0]) and _has_empty(given[0]):
-                _unknown("where finds nothing to sum")
             try:
-                return _called(name, given) if name != "estimate" else _estimated(given, results.get(SEEDS))
+                return _called(name, given) if name != "estimate" else _estimated(given)
             except ArithmeticError:
                 _unknown(f"{name} of numbers as great as these has no value")
     raise AssertionError(f"parse let {ast.dump(node)} through")
 
 
-def _selects(node: ast.expr) -> bool:
-    return any(isinstance(one, ast.Call) and ast.unparse(one.func) == "where" for one in ast.walk(node))
-
-
-def _has_empty(value: Any) -> bool:
-    return isinstance(value, list) and (not value or any(map(_has_empty, value)))
-
-
 def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name):
-        return _field("this run", results, node.id)
+        found = _field("this run", results, node.id)
+        if node.id == RUNS and isinstance(found, list) and all(isinstance(one, Mapping) for one in found):
+            return [_Results.of_run(one) for one in found]
+        return found
     if isinstance(node, ast.Attribute):
         return _field(ast.unparse(node.value), _value(node.value, results), node.attr)
     assert isinstance(node, ast.Subscript)
-    where, holder, index = ast.unparse(node.value), _value(node.value, results), _value(node.slice, results)
+    where, holder, index = ast.unparse(node.value), _value(node.value, results), _plain(_value(node.slice, results))
     if isinstance(index, str):
         return _field(where, holder, index)
     if not isinstance(holder, Sequence) or isinstance(holder, str) or type(index) is not int:
@@ -371,7 +453,7 @@ def _unary(op: ast.unaryop, operand: ast.expr, results: Mapping[str, Any]) -> An
     if isinstance(op, ast.Not):
         return not _truth(value)
     number = _number(value)
-    return -number if isinstance(op, ast.USub) else number
+    return _computed_from(-number, [number]) if isinstance(op, ast.USub) else number
 
 
 def _computed(op: ast.operator, left: Any, right: Any) -> Any:
@@ -385,7 +467,7 @@ def _computed(op: ast.operator, left: Any, right: Any) -> Any:
         return [_computed(op, one, other) for one, other in pairs]
     sign, compute = _ARITHMETIC[type(op)]
     try:
-        return compute(_number(left), _number(right))
+        return _computed_from(compute(_number(left), _number(right)), (left, right))
     except (ArithmeticError, ValueError):
         _unknown(f"{shown(left)} {sign} {shown(right)} has no value")
 
@@ -411,7 +493,18 @@ def _selected(arguments: list[ast.expr], results: Mapping[str, Any]) -> list[Any
     """Items of a list for which a condition holds; its names are those of the item."""
     if len(arguments) != 2:
         _unknown("where takes a list and a condition")
-    return _matching(_value(arguments[0], results), arguments[1])
+    items = _value(arguments[0], results)
+    if _selects(arguments[0]) and _has_empty(items):
+        _unknown(f"{ast.unparse(arguments[0])} finds nothing to select from")
+    return _matching(items, arguments[1])
+
+
+def _selects(node: ast.expr) -> bool:
+    return any(isinstance(one, ast.Call) and ast.unparse(one.func) == "where" for one in ast.walk(node))
+
+
+def _has_empty(value: Any) -> bool:
+    return isinstance(value, list) and (not value or any(map(_has_empty, value)))
 
 
 def _matching(items: Any, wanted: ast.expr) -> list[Any]:
@@ -419,7 +512,7 @@ def _matching(items: Any, wanted: ast.expr) -> list[Any]:
         return [_matching(item, wanted) for item in items]
     if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
         _unknown(f"where takes a list of runs, not {shown(items)}")
-    return [item for item in items if _truth(_value(wanted, ChainMap({SEEDS: 1}, item)))]
+    return [item for item in items if _truth(_value(wanted, item))]
 
 
 def _is_nested(value: Any) -> bool:
@@ -443,54 +536,62 @@ def _called(name: str, arguments: list[Any]) -> Any:
             _unknown(f"{name} takes lists of one length")
         return [_called(name, [items]) for items in zip(*given, strict=True)]
     numbers = [_number(value) for value in given]
-    if not numbers and name != "sum":
+    if not numbers:
         _unknown(f"{name} of an empty list has no value")
-    return _FUNCTIONS[name](numbers)
+    return _computed_from(_FUNCTIONS[name](numbers), numbers)
 
 
 def _absolute(arguments: list[Any]) -> Any:
     if len(arguments) != 1:
         _unknown("abs takes one number or one list")
-    given = arguments[0]
-    return [abs(_number(value)) for value in given] if isinstance(given, list | tuple) else abs(_number(given))
+    if isinstance(arguments[0], list | tuple):
+        return [_absolute([value]) for value in arguments[0]]
+    number = _number(arguments[0])
+    return _computed_from(abs(number), [number])
 
 
-def _line(name: str, arguments: list[Any]) -> float:
+def _line(name: str, arguments: list[Any]) -> Any:
     """Slope or r² of the straight line through the points (x, y), by least squares."""
     if len(arguments) != 2 or not all(isinstance(one, list | tuple) for one in arguments):
         _unknown(f"{name} takes two lists, of x and of y")
-    xs, ys = ([float(_number(value)) for value in one] for one in arguments)
+    xs, ys = ([_number(value) for value in one] for one in arguments)
     try:
-        return _OF_TWO_LISTS[name](xs, ys)
+        value = _OF_TWO_LISTS[name]([float(x) for x in xs], [float(y) for y in ys])
     except statistics.StatisticsError as error:
         _unknown(f"{name} has no value: {error}")
+    return _computed_from(value, [*xs, *ys])
 
 
-def _estimated(arguments: list[Any], seeds: int | None) -> Any:
+def _estimated(arguments: list[Any]) -> Any:
     """Estimate of a list, or of each group of its values with the same item in a second list, in order of
-    appearance. `seeds`: the most values that are independent.
+    appearance.
     """
     if not 1 <= len(arguments) <= 2 or not all(isinstance(one, list | tuple) for one in arguments):
         _unknown("estimate takes a list of values, and perhaps a list that groups them")
-    values = [float(_number(value)) for value in arguments[0]]
+    values = [_number(value) for value in arguments[0]]
     if len(arguments) == 1:
-        return _interval(values, seeds)
+        return _interval(values)
     by = arguments[1]
     if len(by) != len(values) or not all(isinstance(one, bool | int | float | str) for one in by):
         _unknown("estimate takes a second list with a number or a text for each value")
-    parts: dict[Any, list[float]] = {}
+    parts: dict[Any, list[int | float]] = {}
     for value, at in zip(values, by, strict=True):
-        parts.setdefault(at, []).append(value)
-    return [_interval(part, seeds) | {"at": at} for at, part in parts.items()]
+        parts.setdefault(_plain(at), []).append(value)
+    return [_interval(part) | {"at": at} for at, part in parts.items()]
 
 
-def _interval(values: list[float], seeds: int | None) -> dict[str, Any]:
+def _interval(values: list[int | float]) -> dict[str, Any]:
+    """Estimate of independent values: no two are computed from runs of one seed."""
     if len(values) < LEAST_RUNS:
         _unknown(f"an interval needs at least {LEAST_RUNS} runs, and there are {len(values)}")
-    if seeds is not None and len(values) > seeds:
-        of_seeds = f"{seeds} seed{'' if seeds == 1 else 's'}"
+    seeds = [_seeds(value) for value in values]
+    if not all(seeds):
+        _unknown("an interval needs values of runs with different seeds")
+    count = len(frozenset[Any]().union(*seeds))
+    if sum(map(len, seeds)) != count:
+        of_seeds = f"{count} seed{'' if count == 1 else 's'}"
         _unknown(f"{len(values)} runs of {of_seeds} are not independent, so they give no interval")
-    return estimate(values).as_dict()
+    return estimate([float(value) for value in values]).as_dict()
 
 
 def _slope(xs: list[float], ys: list[float]) -> float:

@@ -208,6 +208,8 @@ class Manifest(_Part):
     nodes: Many[NodeEnd] = ()
     health: Health = Health()
     stalls: Stalls = Stalls()
+    faults: Count | None = None
+    """Number of lines of faults.jsonl; None: the run was not ended."""
 
     @property
     def clock_offset_ns(self) -> int:
@@ -343,7 +345,7 @@ _DIRECTIONS = frozenset(direction.value for direction in Direction)
 
 
 def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], list[RecordedFault], int]:
-    """Lines that are faults of this network, the parsed faults, and the number of other lines. No file: no faults."""
+    """Lines that are faults of this network, the parsed faults, and the number of other lines. No file has no lines."""
     lines: list[Mapping[str, Any]] = []
     faults: list[RecordedFault] = []
     unread = 0

@@ -68,6 +68,7 @@ def doubts(
         found.append("the manifest has no clock readings, so the capture cannot be set against the faults")
     if inputs.unread_faults:
         found.append(f"{inputs.unread_faults} lines of faults.jsonl cannot be read")
+    found += _missing_faults(inputs)
     if staged.foreign_records:
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
     if staged.strange_datagrams:
@@ -93,6 +94,16 @@ def _missing_frames(inputs: RunInputs, capture: CaptureState | None) -> Iterator
         yield "the collector has not counted the frames that it lost"
     if capture is not None and capture.frames != (told.frames or 0):
         yield f"the capture has {capture.frames} frames, and the collector recorded {told.frames or 0}"
+
+
+def _missing_faults(inputs: RunInputs) -> Iterator[str]:
+    if inputs.manifest.status != "complete":
+        return
+    lines, told = len(inputs.fault_lines) + inputs.unread_faults, inputs.manifest.faults
+    if told is None:
+        yield "the manifest does not tell the number of faults"
+    elif lines != told:
+        yield f"faults.jsonl has {lines} lines, and {told} were recorded"
 
 
 def _names_of(inputs: RunInputs, incarnations: Collection[Incarnation]) -> str:

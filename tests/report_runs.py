@@ -277,7 +277,7 @@ def _write(path: Path, topology_text: str, faults: Sequence[Fault], *, failing: 
     lines = [line | {"restores": line["kind"] == "impair" and line["id"] in ends} for line in lines]
     (path / "faults.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = f"{topology.name}/1-20260101T120000Z"
-    edit_json(path / "manifest.json", _manifest(run, topology.name, names, asked))
+    edit_json(path / "manifest.json", _manifest(run, topology.name, names, asked) | {"faults": len(lines)})
     random = np.random.default_rng(1)
     edit_json(path / "summary.json", _summary(run, names, asked, lines, random, failing=failing))
     _tables(path / "tables", names, lines, random)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checks.properties import Verdict
-from analysis.expression import SEEDS, Unknown
+from analysis.expression import RUNS, Unknown, parse
 from analysis.files import read_json, replace_json
 from analysis.metrics.estimate import estimate_text
 from node.registry import PROTOCOLS
@@ -186,8 +186,7 @@ def _judge(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> tup
     results = [_Noted(point.results()) for point in points]
     for one in results:
         one["properties"] = {name: _Noted(entry) for name, entry in (one.get("properties") or {}).items()}
-    seen: dict[str, Any] = {"runs": results} if experiment.sweep or experiment.seeds else results[0]
-    seen[SEEDS] = _seeds(points)
+    seen: dict[str, Any] = {RUNS: results} if experiment.sweep or experiment.seeds else results[0]
     ours, holds = claim.judge(seen)
     return ours, holds, [_names_read(one) for one in results]
 
@@ -215,7 +214,8 @@ class _Noted(dict[str, Any]):
 def _reservations(points: Sequence[Point], read: Sequence[set[str]], stated: Sequence[set[str]]) -> Iterator[str]:
     """Doubts about the runs, and what a run broke or does not tell: promises and expectations, unless the claim reads
     the verdict on the run; its network, unless the claim reads its measurements. `read`: what the claim reads of each
-    run; `stated`: what any claim of the experiment does. A property that is stated of a run is that claim's matter.
+    run; `stated`: what any claim of the experiment does. A property that is stated of a run is that claim's matter. A
+    run in memory has no frames to tell of.
     """
     for point, own, known in zip(points, read, stated, strict=True):
         yield from point.doubts
@@ -226,12 +226,22 @@ def _reservations(points: Sequence[Point], read: Sequence[set[str]], stated: Seq
                     yield f"a run {how} {name}"
             for one in point.summary.get("expect") or ():
                 about = _OF_A_PROPERTY.fullmatch(one["condition"])
-                if one["verdict"] == Verdict.FAIL.value and not (about and about[1] in known):
+                if one["verdict"] == Verdict.PASS.value or (about and about[1] in known):
+                    continue
+                if one["verdict"] == Verdict.FAIL.value:
                     yield f"a run does not meet {one['condition']}"
-        if own.isdisjoint(("accuracy", "links")) and (point.summary.get("accuracy") or {}).get("fail"):
-            yield "the network of a run was not as asked"
+                elif point.has_frames or parse(one["condition"]).names.isdisjoint(OF_FRAMES):
+                    yield f"a run does not tell whether {one['condition']}"
+        accuracy = point.summary.get("accuracy") or {}
+        if own.isdisjoint(("accuracy", "links")):
+            if accuracy.get("fail"):
+                yield "the network of a run was not as asked"
+            elif accuracy and not accuracy["pass"] and point.world != World.SIM.value:
+                yield "no port of a run could be certified"
 
 
+OF_FRAMES = ("traffic", "conservation", "accuracy", "links", "faults")
+"""Sections of a summary that a run in memory does not have."""
 _OF_A_PROPERTY = re.compile(r"properties\.(\w+)\.(verdict == 'pass'|violations == 0)")
 
 

@@ -57,6 +57,11 @@ class Point:
     """Its run directory; None: simulated in memory."""
 
     @property
+    def has_frames(self) -> bool:
+        """Whether it has a capture: a run in memory has none."""
+        return self.directory is not None or self.world != World.SIM.value
+
+    @property
     def label(self) -> str:
         return label(self.variant)
 

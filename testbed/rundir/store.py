@@ -60,6 +60,8 @@ class RunDirectory:
     group: int
     """32-bit number in every datagram of the run, so that datagrams of another run are ignored."""
     manifest: dict[str, Any] = field(default_factory=dict)
+    fault_count: int = 0
+    """Lines of faults.jsonl."""
 
     @property
     def capture_path(self) -> Path:
@@ -86,9 +88,9 @@ class RunDirectory:
         self.save()
 
     def close(self) -> None:
-        """Write the manifest for the last time, into the reserved space."""
+        """Write the manifest for the last time, into the reserved space, with the number of faults."""
         self._reserve.unlink(missing_ok=True)
-        self.save()
+        self.note({"faults": self.fault_count})
 
     @property
     def _reserve(self) -> Path:
@@ -103,6 +105,7 @@ class RunDirectory:
                 os.fsync(file.fileno())
         except OSError as error:
             raise StoreError(_unwritable(self.path, error)) from error
+        self.fault_count += 1
 
 
 def create(

@@ -436,6 +436,8 @@ def parse_expectation(given: object) -> Expression:
     condition = parse_condition(given)
     if (wrong := misnamed(condition, summary_names())) is not None:
         raise ValueError(f"{shown(given)}: {wrong}")
+    if "estimate" in condition.names:
+        raise ValueError(f"{shown(given)}: an interval is over runs with different seeds, an expectation over one run")
     return condition
 
 

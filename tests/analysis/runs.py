@@ -159,6 +159,7 @@ class MadeRun:
                 str(n.name): {d.value: as_json(changed_fields(n.impairment(d))) for d in Direction} for n in self.nodes
             },
             "capture": {"frames": self.frames, "kernel_dropped_frames": 0, "complete": True},
+            "faults": len(self.faults),
             "health": {"cpu_busy_ratio": 0.25, "lag_max_ns": 1_500_000},
         }
 

@@ -42,7 +42,7 @@ RESULTS: dict[str, Any] = {
     "messages": {"submitted": 100, "deliveries": 400},
     "links": [],
     "days": [{"hours": [{"t": 0, "cost": 1}, {"t": 1, "cost": 2}]}, {"hours": [{"t": 0, "cost": 5}]}],
-    "runs": [{"latency": {"p50_ms": 1}}, {"latency": {"p50_ms": 2}}, {"latency": {"p50_ms": 4}}],
+    "runs": [{"latency": {"p50_ms": 1}}, {"latency": {"p50_ms": 2, "by_member": []}}, {"latency": {"p50_ms": 4}}],
 }
 
 
@@ -57,7 +57,11 @@ RESULTS: dict[str, Any] = {
         ("max(latency.by_member.p99_ms)", 60.0),
         ("max(runs.latency.p50_ms) / min(runs.latency.p50_ms)", 4.0),
         ("sum(latency.by_member.p99_ms) / len(latency.by_member)", 50.0),
-        ("sum(links)", 0),
+        ("len(links)", 0),
+        ("len(where(links, loss_ratio > 1))", 0),
+        ("len(where(runs, latency.p50_ms > 9))", 0),
+        ("len(where(where(runs, latency.p50_ms > 1), latency.p50_ms > 9))", 0),
+        ("len(where(runs[1].latency.by_member, p50_ms > 9))", 0),
         ("len(latency)", 5),
         ("abs(-3)", 3),
         ("min(3, 1, 2)", 1),
@@ -127,15 +131,25 @@ def test_answers_conditions(text: str, answer: bool) -> None:
         ("properties.fifo.verdict == 'pass'", "the verdict is unknown itself"),
         ("properties.fifo.verdict != 'fail'", "the verdict is unknown itself"),
         ("properties.fifo.violations == 0", "the verdict of properties.fifo is unknown, and so are its violations"),
-        ("sum(where(runs, latency.p50_ms > 9).latency.p50_ms) == 0", "where finds nothing to sum"),
+        ("sum(links.loss_ratio) == 0", "sum of an empty list has no value"),
+        ("sum(where(runs, latency.p50_ms > 9).latency.p50_ms) == 0", "sum of an empty list has no value"),
+        (
+            "len(where(where(runs, latency.p50_ms == 300), latency.p50_ms > 9)) == 0",
+            "where(runs, latency.p50_ms == 300) finds nothing to select from",
+        ),
+        (
+            "len(where(where(days.hours, t > 0), cost > 9)) == 0",
+            "where(days.hours, t > 0) finds nothing to select from",
+        ),
+        ("len(where(latency.jitter_ms, loss_ratio > 1)) == 0", "where takes a list of runs, not nothing"),
         (
             "len(where(days, estimate(hours.cost).high > 0)) > 0",
-            "2 runs of 1 seed are not independent, so they give no interval",
+            "an interval needs values of runs with different seeds",
         ),
-        ("max(sum(where(days.hours, t > 9).cost)) <= 0", "where finds nothing to sum"),
+        ("max(sum(where(days.hours, t > 9).cost)) <= 0", "sum of an empty list has no value"),
         ("mean(1e308, 1e308) > 1", "mean of numbers as great as these has no value"),
         ("slope(huge, huge) > 1", "slope of numbers as great as these has no value"),
-        ("estimate(huge).mean > 1", "estimate of numbers as great as these has no value"),
+        ("estimate(huge).mean > 1", "an interval needs values of runs with different seeds"),
         ("verdict < 5", "'pass' < 5 cannot be compared"),
         ("valid == 1", "true == 1 cannot be compared"),
         ("valid < True", "true < true cannot be compared"),
@@ -173,6 +187,72 @@ def test_says_why_it_cannot_tell(text: str, reason: str) -> None:
     assert condition(parse(text), RESULTS) == Unknown(reason=reason)
 
 
+SWEPT: dict[str, Any] = {
+    "runs": [
+        {
+            "variant": {"seed": seed, "workload.rate": rate},
+            "given": {"rate_per_s": rate, "members": 3},
+            "latency": {
+                "p50_ms": 10.0 + seed + rate,
+                "max_ms": 50 + seed * rate,
+                "by_member": [{"p50_ms": 1.0 * seed}],
+            },
+        }
+        for rate in (1, 2, 3)
+        for seed in (1, 2, 3)
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [
+        ("estimate({one}.latency.p50_ms)", None),
+        ("estimate({one}.latency.p50_ms / {two}.latency.max_ms)", None),
+        ("estimate(max(runs.latency.by_member.p50_ms), runs.given.rate_per_s)", None),
+        ("estimate(abs(0 - runs.latency.max_ms) / runs[0].given.members, runs.given.rate_per_s)", None),
+        ("estimate(min(runs.latency.p50_ms, runs.latency.max_ms), runs.given.rate_per_s)", None),
+        ("estimate(runs.latency.p50_ms)", 3),
+        ("estimate(runs.latency.p50_ms, runs.variant.seed)", 1),
+        ("estimate(where(runs, variant.seed == 1).latency.p50_ms)", 1),
+        ("estimate(runs[0].latency.p50_ms * {one}.latency.p50_ms)", 3),
+        ("estimate({one}.latency.p50_ms - mean(runs.latency.p50_ms))", 3),
+        ("estimate({one}.latency.max_ms / slope(runs.latency.p50_ms, runs.latency.max_ms))", 3),
+        ("estimate({one}.latency.p50_ms - abs(runs[0].latency.max_ms))", 3),
+        ("estimate({one}.latency.p50_ms + -runs[0].latency.max_ms)", 3),
+        ("estimate({one}.given.members)", 0),
+    ],
+)
+def test_an_interval_is_over_values_of_runs_with_different_seeds(text: str, seeds: int | None) -> None:
+    one, two = (f"where(runs, given.rate_per_s == {rate})" for rate in (1, 2))
+    value = evaluate(parse(text.format(one=one, two=two)), SWEPT)
+    told = value.reason if isinstance(value, Unknown) else None
+    if seeds is None:
+        assert told is None
+    elif seeds == 0:
+        assert told == "an interval needs values of runs with different seeds"
+    else:
+        assert f" of {seeds} seed{'' if seeds == 1 else 's'} are not independent" in (told or "")
+
+
+def test_an_interval_of_great_numbers_has_no_value() -> None:
+    great = {"runs": [{"variant": {"seed": seed}, "huge": 10**400} for seed in (1, 2)]}
+    reason = "estimate of numbers as great as these has no value"
+    assert evaluate(parse("estimate(runs.huge)"), great) == Unknown(reason=reason)
+
+
+def test_a_value_does_not_keep_its_seeds() -> None:
+    texts = (
+        "runs[0].latency.p50_ms",
+        "runs.latency.max_ms[0]",
+        "runs[0].latency",
+        "estimate(runs.latency.p50_ms, runs.given.rate_per_s)[0].at",
+    )
+    assert [type(evaluate(parse(text), SWEPT)) for text in texts] == [float, int, dict, int]
+    assert {type(one) for one in evaluate(parse("2 * runs.latency.p50_ms"), SWEPT)} == {float}
+    assert evaluate(parse("runs[runs[0].latency.max_ms - 51].variant.seed"), SWEPT) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -206,6 +286,15 @@ def test_the_subject_is_what_the_condition_is_about(text: str, value: object) ->
                 *(("None", "'None'"), ("b'x'", "\"b'x'\""), ("1j", "'1j'")),
             )
         ),
+        *(
+            (text, "a verdict is pass, fail or unknown, not 'failed'")
+            for text in (
+                "verdict != 'failed'",
+                "'failed' != properties.total_order.verdict or valid",
+                "len(where(links, links[0]['verdict'] == 'failed')) == 0",
+                "'pass' == links[0].verdict == 'failed'",
+            )
+        ),
         ("-" * 100 + "1", "expected at most 64 nested operations in an expression"),
         ("a" * (MAX_TEXT + 1), f"expected an expression of at most {MAX_TEXT} characters, got {MAX_TEXT + 1}"),
     ],
@@ -216,7 +305,7 @@ def test_refuses_everything_else(text: str, sentence: str) -> None:
     assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize("text", ["(" * 400, "a\0b", "'\\d' == verdict", "1if valid else 2"])
+@pytest.mark.parametrize("text", ["(" * 400, "a\0b", "'\\d' == valid", "1if valid else 2"])
 def test_odd_texts_are_read_or_refused_without_warnings(text: str) -> None:
     try:
         parse(text)

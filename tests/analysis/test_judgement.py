@@ -97,10 +97,32 @@ def test_submissions_that_do_not_count_cast_doubt(tmp_path: Path) -> None:
 
 
 def test_a_torn_faults_file_casts_doubt(tmp_path: Path) -> None:
-    path = MadeRun().write(tmp_path / "run")
+    path = MadeRun(manifest={"faults": 1}).write(tmp_path / "run")
     (path / "faults.jsonl").write_text('{"id": 0, "ki')
 
     assert judgement.doubts(read_run(path), GOOD, Staged()) == ["1 lines of faults.jsonl cannot be read"]
+
+
+@pytest.mark.parametrize(
+    ("told", "lines", "doubt"),
+    [
+        (2, 2, ""),
+        (2, 1, "faults.jsonl has 1 lines, and 2 were recorded"),
+        (0, 2, "faults.jsonl has 2 lines, and 0 were recorded"),
+        (2, None, "faults.jsonl has 0 lines, and 2 were recorded"),
+        (0, None, ""),
+        (None, None, "the manifest does not tell the number of faults"),
+        (None, 2, "the manifest does not tell the number of faults"),
+    ],
+)
+def test_another_number_of_faults_than_were_recorded_casts_doubt(
+    tmp_path: Path, told: int | None, lines: int | None, doubt: str
+) -> None:
+    line = {"id": 0, "kind": "crash", "targets": ["p1/n1"], "issued_ns": START_NS, "effective_ns": START_NS}
+    path = MadeRun(faults=[line] * (lines or 0), manifest={"faults": told}).write(tmp_path / "run")
+    if lines is None:
+        (path / "faults.jsonl").unlink()
+    assert judgement.doubts(read_run(path), GOOD, Staged()) == ([doubt] if doubt else [])
 
 
 def test_a_run_that_did_not_drain_or_was_cut_then_says_nothing_of_liveness(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def shown(given: object) -> str:
     """Any given value for an error sentence, as one short line."""
     if given is None:
         return "nothing"
-    if isinstance(given, dict):
+    if isinstance(given, Mapping):
         return "a block of keys"
     if isinstance(given, list | tuple):
         return "a list"

@@ -65,6 +65,8 @@ RUNS = {
         *(run("mbs", 2.0, 21.0, window=8), run("mbs", 2.0, 24.5, window=8)),
     ]
 }
+for seed, one in enumerate(RUNS["runs"]):
+    one["variant"] = {"seed": seed}
 
 
 UNKNOWN = (

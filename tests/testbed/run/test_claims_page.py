@@ -129,7 +129,10 @@ def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> Non
         ("002-window-broker-dummies", {"properties": {"fifo": BROKEN}}, "a run violates fifo"),
         ("002-window-broker-dummies", {"properties": {"fifo": UNTOLD}}, "a run does not tell fifo"),
         ("002-window-order", {"properties": {"fifo": BROKEN}}, ""),
-        ("002-window-order", {"accuracy": {"fail": 1}}, "the network of a run was not as asked"),
+        ("002-window-order", {"accuracy": {"fail": 1, "pass": 3}}, "the network of a run was not as asked"),
+        ("002-window-order", {"accuracy": {"fail": 0, "pass": 1}}, ""),
+        ("002-window-order", {"accuracy": {"fail": 0, "pass": 0}}, "no port of a run could be certified"),
+        ("002-window-broker-dummies", {"accuracy": {"fail": 1, "pass": 3}}, "the network of a run was not as asked"),
     ],
 )
 def test_so_is_a_claim_about_runs_that_broke_a_promise_or_had_another_network(
@@ -175,16 +178,46 @@ def test_so_is_an_expectation_about_it_that_was_not_met(run: int, condition: str
     assert (row.verdict, row.reason) == (verdict, f"a run does not meet {condition}" if verdict == "unknown" else "")
 
 
+@pytest.mark.parametrize("ours", ["latency.p50_ms", "latency.p50_ms + 0 * links[0].frames"])
+def test_a_claim_about_latency_is_unknown_in_another_network_and_one_about_links_is_not(ours: str) -> None:
+    experiment = spec.load(spec.find("objects-server"), protocols=PROTOCOLS)
+    claim = experiment.claims[0].model_copy(update={"ours": parse(ours), "accept": parse("ours < 9")})
+    summary = {"latency": {"p50_ms": 3.0}, "links": [{"frames": 7}], "accuracy": {"fail": 1, "pass": 3}}
+    point = Point(variant={}, given={}, summary=summary, world="netns")
+    row = judged_row(replace(experiment, claims=(claim,)), claim, [point], {})
+    told = ("pass", "") if "links" in ours else ("unknown", "the network of a run was not as asked")
+    assert (row.verdict, row.reason) == told
+
+
+@pytest.mark.parametrize(
+    ("condition", "world", "is_told"),
+    [
+        ("faults[0].frames > 0", "netns", False),
+        ("sum(conservation.unexplained) == 0", "netns", False),
+        ("calls.counted.wrong == 0", "sim", False),
+        ("sum(conservation.unexplained) == 0", "sim", True),
+        ("properties.mutual_exclusion.verdict == 'pass'", "netns", True),
+    ],
+)
+def test_so_is_one_that_is_unknown_unless_a_run_in_memory_has_no_such_numbers(
+    condition: str, world: str, is_told: bool
+) -> None:
+    expect = [{"condition": condition, "verdict": "unknown"}]
+    row = _of_mutex_central(0, {"properties": PROMISES, "expect": expect}, world=world)
+    reason = "" if is_told else f"a run does not tell whether {condition}"
+    assert (row.verdict, row.reason) == ("pass" if is_told else "unknown", reason)
+
+
 PROMISES = {"mutual_exclusion": KEPT, "service": KEPT, "grant_order": KEPT}
 
 
-def _of_mutex_central(run: int, summary: dict[str, Any]) -> Row:
+def _of_mutex_central(run: int, summary: dict[str, Any], *, world: str = "sim") -> Row:
     """Row of a claim about two properties of run 0. Other claims read the grant order of runs 0 and 1, no claim reads
     run 2.
     """
     experiment = spec.load(spec.find("mutex-central"), protocols=PROTOCOLS)
     claim = next(claim for claim in experiment.claims if claim.id == "001-central-exclusion")
-    points = [Point(variant={}, given={}, summary={"properties": PROMISES}, world="sim")] * 3
+    points = [Point(variant={}, given={}, summary={"properties": PROMISES}, world=world)] * 3
     points[run] = replace(points[run], summary=summary)
     return judged_row(experiment, claim, points, {})
 

@@ -102,6 +102,8 @@ def test_faults_are_appended_line_by_line(tmp_path: Path) -> None:
         run.append_fault(fault)
     lines = (run.path / "faults.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == faults
+    run.close()
+    assert store.read_manifest(run.path)["faults"] == 2
 
 
 def test_clock_pair_is_taken_together() -> None:

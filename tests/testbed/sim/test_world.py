@@ -69,6 +69,7 @@ def test_the_run_directory_is_that_of_real_wires(found: Path) -> None:
     assert (manifest["status"], manifest["world"], manifest["invalid"]) == ("complete", "sim", [])
     assert manifest["kernel"] == {"picked": "none", "why": "the simulated world has no kernel", "probes": []}
     assert manifest["clock"] == {"monotonic_ns": 0, "realtime_ns": EPOCH_NS}
+    assert manifest["faults"] == len(lines(found)) > 0
     assert manifest["health"]["cpu_busy_ratio"] is None
     phases = manifest["phases"]
     assert phases["start_ns"] == START_NS

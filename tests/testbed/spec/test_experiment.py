@@ -281,6 +281,8 @@ CLAIM = "id: a, paper: 000, statement: s, value: 3, ours: a"
          "7: expect: 'latency.p99_ms + 3' is no condition; compare it, such as latency.p99_ms <= 80"),
         ("expect:\n  - health.lag_max_ms < 9\n  - open('x')", "9: expect[1]: only abs, min, max, len, sum, mean, "
          "slope, r_squared, estimate, where can be called, not \"open('x')\""),
+        ("expect: estimate(links.loss_ratio).high < 1", "7: expect: 'estimate(links.loss_ratio).high < 1': "
+         "an interval is over runs with different seeds, an expectation over one run"),
         (f"claims: {{{CLAIM}, accept: [3, 1]}}",
          "7: claims.accept: expected [low, high] with low at most high, got [3, 1]"),
         (f"claims: {{{CLAIM}, accept: [3]}}",
