@@ -5,6 +5,7 @@ A new file is created under a random name, so no prepared link is followed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -36,6 +37,11 @@ def read_text(path: Path, *, errors: str = "replace", max_bytes: int = MAX_BYTES
     if len(content) > max_bytes:
         raise ValueError(f"it is larger than {max_bytes >> 20} MiB, which no run writes")
     return content.decode("utf-8", errors)
+
+
+def digest(path: Path) -> str:
+    """Short digest of a text file, to tell it from another. Raises OSError, and ValueError as `read_text` does."""
+    return hashlib.sha256(read_text(path).encode("utf-8")).hexdigest()[:16]
 
 
 def parse_json(text: str) -> Any:

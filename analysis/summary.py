@@ -29,7 +29,7 @@ from analysis.checks.properties import SECTIONS, Finding, Property
 from analysis.checks.sequences import IncarnationFacts
 from analysis.engine import ingest, session
 from analysis.errors import MachineError
-from analysis.files import replace_json
+from analysis.files import digest, replace_json
 from analysis.inputs import RunInputs, idle_ns, read_run
 from analysis.judgement import Staged
 from analysis.metrics import (
@@ -444,6 +444,7 @@ class _Analysis:
         head = {
             "format": FORMAT,
             "run": manifest.run,
+            "manifest": digest(self.inputs.path / "manifest.json"),
             "verdict": verdict.value,
             "reasons": reasons,
             "doubts": doubts,

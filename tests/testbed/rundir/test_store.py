@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.files import digest, replace_json
 from testbed.rundir import manifest, store
 from topologies.formats.errors import InputError
 
@@ -104,6 +105,22 @@ def test_faults_are_appended_line_by_line(tmp_path: Path) -> None:
     assert [json.loads(line) for line in lines] == faults
     run.close()
     assert store.read_manifest(run.path)["faults"] == 2
+
+
+@pytest.mark.parametrize("change", [{"run": "quickstart/2"}, {"manifest": "0123456789abcdef"}])
+def test_the_summary_of_another_run_is_refused_with_the_remedy(tmp_path: Path, change: dict[str, str]) -> None:
+    run = store.create(tmp_path, "quickstart", 1)
+    run.note({"run": run.run_id})
+    summary = {"run": run.run_id, "manifest": digest(run.path / "manifest.json"), "verdict": "pass"}
+    replace_json(run.path / "summary.json", summary)
+    assert store.read_summary(run.path) == summary
+    replace_json(run.path / "summary.json", summary | change)
+    with pytest.raises(InputError, match="not made of the manifest beside it; make it again with `orderbed analyze"):
+        store.read_summary(run.path)
+    replace_json(run.path / "summary.json", summary)
+    run.note({"seed": 2})
+    with pytest.raises(InputError, match="not made of the manifest beside it"):
+        store.read_summary(run.path)
 
 
 def test_clock_pair_is_taken_together() -> None:
