@@ -115,7 +115,7 @@ LINKS = _table(
     ("loss_high", DOUBLE, "upper end of that interval"),
     ("loss_burst_frames", DOUBLE, "mean length of the runs of lost frames"),
     ("duplicate_ratio", DOUBLE, "duplicated frames per frame sent"),
-    ("corrupt_ratio", DOUBLE, "frames that arrived damaged, per frame sent; null: no corruption was asked for"),
+    ("corrupt_ratio", DOUBLE, "frames that arrived damaged, per frame sent, of those checked; null: none was"),
     ("rate_bps", DOUBLE, "rate while frames waited"),
     ("verdict", TEXT, "pass, fail or unknown"),
     ("reason", TEXT, "reasons of the verdict, and what could not be judged"),

@@ -49,6 +49,8 @@ from topologies.model import Impairment
 CANDIDATES = 16
 """Most receivers that are considered for the measurement of a sender."""
 REFERENCES = 2
+CHECKED_OF = 20
+"""About one frame of so many is checked for damage in a run in which no corruption was asked for."""
 FRAMES_PER_TASK = 4_000_000
 """About the most frames that a task may hold in memory: some hundred MB."""
 
@@ -71,16 +73,15 @@ def links(
     `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
 
     `frames`: the table; `count`: its approximate number of rows; `stalls`: times at which the machine stood still;
-    `capture`: where its frames are, which is read if corruption was asked for; `queue_drops`: see `measure`.
+    `capture`: where its frames are, whose checksums tell which are damaged; `queue_drops`: see `measure`.
     """
     chosen = references(network, first_ns=first_ns, last_ns=last_ns)
     members = [node.index for node in network.topology.nodes()]
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
     stood = stalls_with_backlog(stalls)
-    bytes_of = capture if network.is_corrupting else None
     results = OfSpark(spark).run(
-        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, bytes_of, queue_drops), groups
+        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, capture, queue_drops), groups
     )
     return [
         row for _, rows in sorted((index, rows) for task in results for index, rows in task.items()) for row in rows
@@ -99,7 +100,8 @@ def measured(
     queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
-    ports = pairing.samples(frames, network.topology, chosen, members, capture)
+    checked_of = 1 if network.is_corrupting else CHECKED_OF
+    ports = pairing.samples(frames, network.topology, chosen, members, capture, checked_of)
     found: dict[int, list[LinkRow]] = defaultdict(list)
     for member in members:
         for place, direction in enumerate((TO_NODE, FROM_NODE)):
@@ -172,7 +174,7 @@ def _row(element: Element, realised: Realised) -> LinkRow:
         **dict(zip(("delay_p50_ms", "delay_p99_ms", "jitter_ms"), delay_ms, strict=True)),
         **dict(zip(("loss_ratio", "loss_low", "loss_high", "loss_burst_frames"), loss, strict=True)),
         "duplicate_ratio": None if losses is None else losses.duplicated / losses.frames,
-        "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged / losses.frames,
+        "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged_ratio,
         "rate_bps": realised.rate_bps,
         "verdict": remark.verdict.value,
         "reason": remark.text,
@@ -350,11 +352,18 @@ def _reordering(realised: Realised) -> Iterator[Remark]:
 
 
 def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """A damaged frame may be unrecognisable, so losses and damages are judged together."""
+    """A damaged frame may be unrecognisable, so losses and damages are judged together. A sample is checked only if no
+    port was asked to damage frames: then each damaged one is an error.
+    """
     harm, asked = losses.harm, realised.asked
     if harm is None:
         if asked.corrupt_ratio:
             yield Remark(Verdict.UNKNOWN, "the capture was not read, so corruption is not judged")
+        return
+    if harm.is_sample:
+        if harm.damaged:
+            checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
+            yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
     fewest_lost, least_lost, doubled = _losses_asked(realised)
     fewest_damaged, most_damaged = _corruption_asked(realised)

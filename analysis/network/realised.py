@@ -103,11 +103,16 @@ class Stalled(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """Frames that arrived damaged, and the share of frames that were lost or damaged with its confidence interval, of
-    four deviations. A flipped bit in a header may make a frame unrecognisable: then it counts as lost.
+    """Frames that arrived damaged, of those that were checked, and the share of frames that were lost or damaged with
+    its confidence interval, of four deviations, if all were checked. A flipped bit in a header may make a frame
+    unrecognisable: then it counts as lost.
     """
 
     damaged: int
+    checked: int
+    is_sample: bool
+    """Some arrivals were not checked."""
+    damaged_ratio: float
     hidden: float
     """Part of the damages that no checksum shows: those of the MAC addresses."""
     ratio: float
@@ -474,13 +479,22 @@ def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int 
 
 def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:
     damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
-    if (damage == NOT_KNOWN).any():
+    damaged, checked = int((damage == DAMAGED).sum()), int((damage != NOT_KNOWN).sum())
+    if checked < min(1, len(damage)):
         return None
-    damaged = int((damage == DAMAGED).sum())
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
-    return Harm(damaged, _NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0, ratio, low, high)
+    return Harm(
+        damaged=damaged,
+        checked=checked,
+        is_sample=checked < len(damage),
+        damaged_ratio=damaged / max(1, checked) * len(damage) / frames,
+        hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
+        ratio=ratio,
+        low=low,
+        high=high,
+    )
 
 
 _NO_CHECKSUM_BYTES = 12

@@ -104,6 +104,19 @@ def harmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     return measured(spark, run, tmp_path_factory.mktemp("harmed"), build(run.topology, asked, ()))
 
 
+@pytest.fixture(scope="module")
+def unasked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """n1 multicasts. At n2 every fiftieth frame has a flipped bit, though no corruption was asked for anywhere."""
+    run = MadeRun(TWO)
+    for turn in range(10 * COUNT):
+        at_ns = START_NS + turn * EVERY_NS // 10
+        run.datagram(at_ns, N1, {N2: [at_ns + 70_000], N3: [at_ns + 50_000]}, payload=b"x" * 1200)
+        if turn % 50 == 7:
+            seen = run.sightings[-2]
+            run.sightings[-2] = replace(seen, data=seen.data[:500] + b"y" + seen.data[501:])
+    return measured(spark, run, tmp_path_factory.mktemp("unasked"), build(run.topology, {}, ()))
+
+
 TO, FROM = "to-node", "from-node"
 IN_KEY = 14 + 20 + 8 + ENVELOPE_DTYPE.itemsize - 1
 """The last byte of the number of a datagram."""
@@ -143,7 +156,13 @@ IN_KEY = 14 + 20 + 8 + ENVELOPE_DTYPE.itemsize - 1
         ("near", ("p2/n1", TO), {"frames": COUNT, "loss_ratio": 0.0}),
         ("near", ("p2/n1", FROM), {"frames": 0}),
         ("near", ("p1/n1", FROM), {"frames": 2 * COUNT, "extra_copies": COUNT // 6}),
-        ("two", ("p1/n3", TO), {"corrupt_ratio": None}),
+        ("two", ("p1/n3", TO), {"corrupt_ratio": 0.0}),
+        ("unasked", ("p1/n3", TO), {"verdict": "pass", "corrupt_ratio": 0.0}),
+        (
+            "unasked",
+            ("p1/n2", TO),
+            {"verdict": "fail", "corrupt_ratio": pytest.approx(0.02, abs=0.02), "loss_ratio": 0.0},
+        ),
         (
             *("harmed", ("p1/n2", TO)),
             {
@@ -169,6 +188,8 @@ IN_KEY = 14 + 20 + 8 + ENVELOPE_DTYPE.itemsize - 1
         "a near multicast that no member could have received",
         "the sender of a near multicast, and not once for each receiver",
         "nothing is damaged where no corruption was asked for",
+        "nor beside a port that damages frames unasked",
+        "damage that was not asked for, in a sample of the frames",
         "damaged frames; those whose key is damaged are lost, and no copies",
         "intact frames beside damaged ones",
     ],
