@@ -101,8 +101,8 @@ FAULTS = _table(
 )
 
 LINKS = _table(
-    ("node", TEXT, "node of the port"),
-    ("direction", TEXT, "to-node or from-node"),
+    ("node", TEXT, "node of the port, or partition of the shared medium"),
+    ("direction", TEXT, "to-node, from-node, or shared: the medium of a partition"),
     ("from_ns", LONG, "beginning of the interval of one impairment"),
     ("until_ns", LONG, "end of that interval"),
     ("frames", LONG, "number of frames from which the losses are measured"),

@@ -46,6 +46,9 @@ WITNESS_NS = 1_000_000
 """The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
 seen."""
 
+RATE_TOLERANCE = 0.05
+"""Part by which a rate may differ from the one asked for."""
+
 CLOCKS_NS = 1_000_000
 """Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
 
@@ -322,10 +325,10 @@ def _realised(
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
         asked=interval.asked,
-        delays=_delays(delay_ns, interval.asked),
+        delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked, queue_drops),
-        longest_wait_ns=_longest_wait_ns(interval.asked, largest_bytes),
+        longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
@@ -381,7 +384,7 @@ def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: 
     is_excused = stall_ns > 0
     if not is_excused.any():
         return None
-    return Stalled(int(is_excused.sum()), int(stall_ns.max()), _delays(delay_ns[~is_excused], asked))
+    return Stalled(int(is_excused.sum()), int(stall_ns.max()), delays_of(delay_ns[~is_excused], asked))
 
 
 def _excuses(part: _Part, stalls: Ints) -> Ints:
@@ -422,7 +425,7 @@ def _spread_ns(path: Path) -> int:
     return spread_ns
 
 
-def _delays(delay_ns: Ints, asked: Impairment) -> Delays | None:
+def delays_of(delay_ns: Ints, asked: Impairment) -> Delays | None:
     if not len(delay_ns):
         return None
     p1_ns, p10_ns, p50_ns, p90_ns, p99_ns = np.percentile(delay_ns, (1, 10, 50, 90, 99)).tolist()
@@ -512,7 +515,7 @@ def _own_share(loss: float, survival: float) -> float:
     return min(1.0, max(0.0, 1.0 - (1.0 - loss) / survival)) if survival > 0 else 0.0
 
 
-def _longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
+def longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
     one_more = 0 if asked.rate_bps is None else largest_bytes * 8 * 10**9 // asked.rate_bps
     return queue_ns(asked, largest_bytes) + one_more
 

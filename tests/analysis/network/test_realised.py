@@ -715,7 +715,7 @@ def test_a_neighbour_of_a_queue_is_excused_by_the_drops_of_that_queue(dropped: i
 
 
 BUS_DROPS = (
-    f"{WAITED}, and the shared medium is not judged; a queue dropped more than the asked loss;"
+    f"{WAITED}, and the shared medium has its own row; a queue dropped more than the asked loss;"
     " measured together with the shared medium"
 )
 
