@@ -20,7 +20,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from analysis.checks.properties import Verdict, merge
-from analysis.network import asked_delays, pairing
+from analysis.network import asked_delays, media, pairing
 from analysis.network.realised import (
     EARLY_NS,
     ENOUGH_FRAMES,
@@ -28,6 +28,7 @@ from analysis.network.realised import (
     LATE_NS,
     NO_DROPS,
     NO_STALLS,
+    RATE_TOLERANCE,
     TO_NODE,
     Z99,
     Delays,
@@ -42,13 +43,19 @@ from analysis.network.realised import (
 )
 from analysis.requested_network import LONGEST_JITTERS, Element, Network
 from analysis.requested_network import Path as NetworkPath
+from analysis.schema import LINKS
 from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
-from topologies.model import Impairment
+from topologies.model import Impairment, Partition
 
+SHARED = "shared"
+"""Direction of a shared medium, whose name is that of its partition."""
+NO_MEDIA_DROPS: Mapping[str, int] = {}
 CANDIDATES = 16
 """Most receivers that are considered for the measurement of a sender."""
 REFERENCES = 2
+CHECKED_OF = 20
+"""About one frame of so many is checked for damage in a run in which no corruption was asked for."""
 FRAMES_PER_TASK = 4_000_000
 """About the most frames that a task may hold in memory: some hundred MB."""
 
@@ -66,25 +73,43 @@ def links(
     stalls: Sequence[tuple[int, int]] = (),
     capture: Path | None = None,
     queue_drops: Mapping[Element, int] = NO_DROPS,
+    media_drops: Mapping[str, int] = NO_MEDIA_DROPS,
 ) -> list[LinkRow]:
     """One row per port, direction and interval of constant impairment (schema.LINKS, with `asked` as JSON text and
-    `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
+    `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time. Then one row per
+    shared medium.
 
     `frames`: the table; `count`: its approximate number of rows; `stalls`: times at which the machine stood still;
-    `capture`: where its frames are, which is read if corruption was asked for; `queue_drops`: see `measure`.
+    `capture`: where its frames are, whose checksums tell which are damaged; `queue_drops`: see `measure`;
+    `media_drops`: frames that the queue of each shared medium dropped, by partition, where that is known.
     """
     chosen = references(network, first_ns=first_ns, last_ns=last_ns)
     members = [node.index for node in network.topology.nodes()]
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
     stood = stalls_with_backlog(stalls)
-    bytes_of = capture if network.is_corrupting else None
     results = OfSpark(spark).run(
-        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, bytes_of, queue_drops), groups
+        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, capture, queue_drops), groups
     )
-    return [
-        row for _, rows in sorted((index, rows) for task in results for index, rows in task.items()) for row in rows
-    ]
+    of_media = OfSpark(spark).run(
+        lambda one: _medium_row(
+            one,
+            media.measure(
+                frames,
+                network,
+                one,
+                first_ns=first_ns,
+                last_ns=last_ns,
+                stalls=stood,
+                dropped=media_drops.get(str(one.name)),
+            ),
+            first_ns,
+            last_ns,
+        ),
+        [partition for partition in network.topology.partitions if partition.bus is not None],
+    )
+    of_ports = sorted((index, rows) for task in results for index, rows in task.items())
+    return [row for _, rows in of_ports for row in rows] + of_media
 
 
 def measured(
@@ -99,7 +124,8 @@ def measured(
     queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
-    ports = pairing.samples(frames, network.topology, chosen, members, capture)
+    checked_of = 1 if network.is_corrupting else CHECKED_OF
+    ports = pairing.samples(frames, network.topology, chosen, members, capture, checked_of)
     found: dict[int, list[LinkRow]] = defaultdict(list)
     for member in members:
         for place, direction in enumerate((TO_NODE, FROM_NODE)):
@@ -172,11 +198,31 @@ def _row(element: Element, realised: Realised) -> LinkRow:
         **dict(zip(("delay_p50_ms", "delay_p99_ms", "jitter_ms"), delay_ms, strict=True)),
         **dict(zip(("loss_ratio", "loss_low", "loss_high", "loss_burst_frames"), loss, strict=True)),
         "duplicate_ratio": None if losses is None else losses.duplicated / losses.frames,
-        "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged / losses.frames,
+        "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged_ratio,
         "rate_bps": realised.rate_bps,
         "verdict": remark.verdict.value,
         "reason": remark.text,
     }
+
+
+def _medium_row(partition: Partition, found: media.Medium, first_ns: int, last_ns: int) -> LinkRow:
+    """As a row of a port, with what is not measured null. The delay is that of waiting and passing."""
+    remark = judge_medium(found)
+    delays = found.delays
+    known = {
+        "node": str(partition.name),
+        "direction": SHARED,
+        "from_ns": first_ns,
+        "until_ns": last_ns,
+        "frames": found.frames,
+        "asked": json.dumps(as_json(changed_fields(found.asked))),
+        "delay_p50_ms": None if delays is None else delays.p50_ns / 1e6,
+        "delay_p99_ms": None if delays is None else delays.p99_ns / 1e6,
+        "rate_bps": None if found.rate is None else found.rate.middle_bps,
+        "verdict": remark.verdict.value,
+        "reason": remark.text,
+    }
+    return dict.fromkeys(LINKS.names) | known | {"extra_copies": 0}
 
 
 MEDIAN_ABOVE_NS = LATE_NS
@@ -184,7 +230,6 @@ TAIL_ABOVE_NS = 1_000_000
 PART_OF_JITTER = 0.1
 LEAST_SKIPPED = 0.9
 """Part of the skipping frames that must be seen to skip the delay line: a busy machine may keep the others as long."""
-RATE_TOLERANCE = 0.05
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
 ONE_SIDED = 3.2e-5
@@ -221,6 +266,38 @@ def judge(realised: Realised) -> Remark:
     ]
     verdict = merge(remark.verdict for remark in remarks)
     return Remark(verdict, "; ".join(remark.text for remark in remarks if remark.verdict is verdict))
+
+
+FEWER_WAITING = 0.95
+"""Part of a queue's length that is seen of a full one at least: a frame may leave unseen."""
+
+
+def judge_medium(found: media.Medium) -> Remark:
+    """As `judge`. A medium that is too fast shows in any run; one that is too slow, when frames wait for it."""
+    if found.frames < ENOUGH_FRAMES:
+        return Remark(Verdict.UNKNOWN, f"only {found.frames} frames passed, {ENOUGH_FRAMES} are needed")
+    remarks = list(_medium(found))
+    verdict = merge(remark.verdict for remark in remarks) if remarks else Verdict.PASS
+    return Remark(verdict, "; ".join(remark.text for remark in remarks if remark.verdict is verdict))
+
+
+def _medium(found: media.Medium) -> Iterator[Remark]:
+    asked_bps, limit = found.asked.rate_bps, found.asked.queue_frames
+    assert asked_bps is not None
+    assert limit is not None
+    if found.ahead_ns > EARLY_NS:
+        yield Remark(Verdict.FAIL, f"frames left up to {_ms(found.ahead_ns)} before {asked_bps} bit/s allow it")
+    if found.unjudged:
+        yield Remark(Verdict.PASS, f"{found.unjudged} neither the rate that is reached nor the queue is judged")
+        return
+    yield from _rate_reached(None if found.rate is None else found.rate.nearest_bps(asked_bps), asked_bps)
+    if found.rate is not None and found.rate.least_bps < found.rate.most_bps:
+        bounds = f"between {found.rate.least_bps:.0f} and {found.rate.most_bps:.0f} bit/s"
+        yield Remark(Verdict.PASS, f"the rate lies {bounds}, as some frames are not seen to leave")
+    yield from _overlong_wait(found.delays, found.longest_wait_ns)
+    if found.dropped and found.most_waiting + 1 < FEWER_WAITING * limit:
+        waiting = f"the queue dropped {found.dropped} frames, and {found.most_waiting} waited at most"
+        yield Remark(Verdict.FAIL, f"{waiting}; it should hold {limit}")
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
@@ -287,13 +364,16 @@ def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
     """
     asked, rests = realised.asked, realised.delay_rests
     if asked.rate_bps is None or any(rest.has_queue for rest in rests):
-        medium = ", and the shared medium is not judged" if any(rest.buses for rest in rests) else ""
+        medium = ", and the shared medium has its own row" if any(rest.buses for rest in rests) else ""
         own = "" if asked.rate_bps is None else ", and the length of one of several queues is not judged"
         yield Remark(Verdict.PASS, f"waiting in a queue is part of the delay{own}{medium}")
         return
-    wait_ns = (1 + RATE_TOLERANCE) * realised.longest_wait_ns
-    most_ns = asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised) + wait_ns
-    if delays.p99_ns > most_ns + TAIL_ABOVE_NS:
+    yield from _overlong_wait(delays, realised.longest_wait_ns, asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised))
+
+
+def _overlong_wait(delays: Delays | None, longest_wait_ns: int, delay_ns: int = 0) -> Iterator[Remark]:
+    most_ns = delay_ns + (1 + RATE_TOLERANCE) * longest_wait_ns
+    if delays is not None and delays.p99_ns > most_ns + TAIL_ABOVE_NS:
         yield Remark(
             Verdict.FAIL, f"p99 of the delay is {_ms(delays.p99_ns)}, with a full queue it is {_ms(most_ns)} at most"
         )
@@ -350,11 +430,18 @@ def _reordering(realised: Realised) -> Iterator[Remark]:
 
 
 def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """A damaged frame may be unrecognisable, so losses and damages are judged together."""
+    """A damaged frame may be unrecognisable, so losses and damages are judged together. A sample is checked only if no
+    port was asked to damage frames: then each damaged one is an error.
+    """
     harm, asked = losses.harm, realised.asked
     if harm is None:
         if asked.corrupt_ratio:
             yield Remark(Verdict.UNKNOWN, "the capture was not read, so corruption is not judged")
+        return
+    if harm.is_sample:
+        if harm.damaged:
+            checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
+            yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
     fewest_lost, least_lost, doubled = _losses_asked(realised)
     fewest_damaged, most_damaged = _corruption_asked(realised)
@@ -472,13 +559,16 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 
 def _rate(realised: Realised) -> Iterator[Remark]:
-    asked_bps = realised.asked.rate_bps
+    yield from _rate_reached(realised.rate_bps, realised.asked.rate_bps)
+
+
+def _rate_reached(rate_bps: float | None, asked_bps: int | None) -> Iterator[Remark]:
     if asked_bps is None:
         return
-    if realised.rate_bps is None:
+    if rate_bps is None:
         yield Remark(Verdict.UNKNOWN, "the rate was never reached, so it was not tested")
-    elif abs(realised.rate_bps / asked_bps - 1) > RATE_TOLERANCE:
-        yield Remark(Verdict.FAIL, f"the rate is {realised.rate_bps:.0f} bit/s, {asked_bps} bit/s was asked")
+    elif abs(rate_bps / asked_bps - 1) > RATE_TOLERANCE:
+        yield Remark(Verdict.FAIL, f"the rate is {rate_bps:.0f} bit/s, {asked_bps} bit/s was asked")
 
 
 def _cuts(realised: Realised) -> Iterator[Remark]:

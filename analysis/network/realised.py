@@ -46,6 +46,9 @@ WITNESS_NS = 1_000_000
 """The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
 seen."""
 
+RATE_TOLERANCE = 0.05
+"""Part by which a rate may differ from the one asked for."""
+
 CLOCKS_NS = 1_000_000
 """Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
 
@@ -103,11 +106,16 @@ class Stalled(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """Frames that arrived damaged, and the share of frames that were lost or damaged with its confidence interval, of
-    four deviations. A flipped bit in a header may make a frame unrecognisable: then it counts as lost.
+    """Frames that arrived damaged, of those that were checked, and the share of frames that were lost or damaged with
+    its confidence interval, of four deviations, if all were checked. A flipped bit in a header may make a frame
+    unrecognisable: then it counts as lost.
     """
 
     damaged: int
+    checked: int
+    is_sample: bool
+    """Some arrivals were not checked."""
+    damaged_ratio: float
     hidden: float
     """Part of the damages that no checksum shows: those of the MAC addresses."""
     ratio: float
@@ -317,10 +325,10 @@ def _realised(
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
         asked=interval.asked,
-        delays=_delays(delay_ns, interval.asked),
+        delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked, queue_drops),
-        longest_wait_ns=_longest_wait_ns(interval.asked, largest_bytes),
+        longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
@@ -376,7 +384,7 @@ def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: 
     is_excused = stall_ns > 0
     if not is_excused.any():
         return None
-    return Stalled(int(is_excused.sum()), int(stall_ns.max()), _delays(delay_ns[~is_excused], asked))
+    return Stalled(int(is_excused.sum()), int(stall_ns.max()), delays_of(delay_ns[~is_excused], asked))
 
 
 def _excuses(part: _Part, stalls: Ints) -> Ints:
@@ -417,7 +425,7 @@ def _spread_ns(path: Path) -> int:
     return spread_ns
 
 
-def _delays(delay_ns: Ints, asked: Impairment) -> Delays | None:
+def delays_of(delay_ns: Ints, asked: Impairment) -> Delays | None:
     if not len(delay_ns):
         return None
     p1_ns, p10_ns, p50_ns, p90_ns, p99_ns = np.percentile(delay_ns, (1, 10, 50, 90, 99)).tolist()
@@ -474,13 +482,22 @@ def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int 
 
 def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:
     damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
-    if (damage == NOT_KNOWN).any():
+    damaged, checked = int((damage == DAMAGED).sum()), int((damage != NOT_KNOWN).sum())
+    if checked < min(1, len(damage)):
         return None
-    damaged = int((damage == DAMAGED).sum())
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
-    return Harm(damaged, _NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0, ratio, low, high)
+    return Harm(
+        damaged=damaged,
+        checked=checked,
+        is_sample=checked < len(damage),
+        damaged_ratio=damaged / max(1, checked) * len(damage) / frames,
+        hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
+        ratio=ratio,
+        low=low,
+        high=high,
+    )
 
 
 _NO_CHECKSUM_BYTES = 12
@@ -498,7 +515,7 @@ def _own_share(loss: float, survival: float) -> float:
     return min(1.0, max(0.0, 1.0 - (1.0 - loss) / survival)) if survival > 0 else 0.0
 
 
-def _longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
+def longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
     one_more = 0 if asked.rate_bps is None else largest_bytes * 8 * 10**9 // asked.rate_bps
     return queue_ns(asked, largest_bytes) + one_more
 

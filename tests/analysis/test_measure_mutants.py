@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from analysis.metrics import estimate, skew
-from analysis.network import accuracy, realised
+from analysis.network import accuracy, media, realised
 from tests.analysis.edits import Edit
 from tests.analysis.metrics import test_estimate, test_skew
-from tests.analysis.network import test_realised
+from tests.analysis.network import test_media, test_realised
 
 EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy.judge, "if realised.leaked:", "if False:")),
@@ -45,7 +45,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._loss, "losses.low > most", "losses.low > 1")),
     (test_realised, Edit(accuracy._loss, "_either(least, _corruption_asked(realised)[1])", "least")),
     (test_realised, Edit(accuracy._duplicates, "low > expected or high < least", "low <= expected and high >= least")),
-    (test_realised, Edit(accuracy._rate, "realised.rate_bps is None", "False")),
+    (test_realised, Edit(accuracy._rate_reached, "if rate_bps is None", "if False")),
     (test_realised, Edit(accuracy.judge, "*_cuts(realised),", "")),
     (test_realised, Edit(realised._take_cut, "- CLOCKS_NS)", "+ CLOCKS_NS)")),
     (test_realised, Edit(realised._take_cut, "- span.path.delay_ns", "")),
@@ -57,9 +57,22 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._independence, "is_bursty or len(chances) > 1 or ", "")),
     (test_realised, Edit(accuracy._independence, "< ONE_SIDED", "< 1")),
     (test_realised, Edit(accuracy._chance_of_runs, "_log_choose(kept + 1, runs)", "_log_choose(kept, runs)")),
-    (test_realised, Edit(accuracy._overlong, "+ wait_ns", "")),
-    (test_realised, Edit(accuracy._overlong, "delays.p99_ns > most_ns", "delays.p99_ns > 2 * most_ns")),
+    (test_realised, Edit(accuracy._overlong_wait, "+ (1 + RATE_TOLERANCE) * longest_wait_ns", "")),
+    (test_realised, Edit(accuracy._overlong_wait, "delays.p99_ns > most_ns", "delays.p99_ns > 2 * most_ns")),
     (test_realised, Edit(realised.wilson, "spread = deviations", "spread = 0")),
+    (test_realised, Edit(accuracy._corruption, "if harm.damaged:", "if False:")),
+    (test_realised, Edit(realised._harm, "damage != NOT_KNOWN", "damage == NOT_KNOWN")),
+    (test_media, Edit(accuracy._medium, "found.ahead_ns > EARLY_NS", "False")),
+    (test_media, Edit(accuracy._medium, "if found.unjudged:", "if False:")),
+    (test_media, Edit(accuracy._medium, "yield from _overlong_wait", "_overlong_wait")),
+    (test_media, Edit(accuracy._medium, "found.dropped and", "False and")),
+    (test_media, Edit(accuracy._medium, "found.rate.nearest_bps(asked_bps)", "asked_bps")),
+    (test_media, Edit(media.measured, "<= dropped +", "<=")),
+    (test_media, Edit(media._ahead_ns, "(1 + RATE_TOLERANCE)", "(1 - RATE_TOLERANCE)")),
+    (test_media, Edit(media._rate, "+ LATE_NS", "")),
+    (test_media, Edit(media._lasting, ">= BACKLOG_NS", ">= 0")),
+    (test_media, Edit(media._rate, "if len(stalls):", "if False:")),
+    (test_media, Edit(media._rate, "(1 - UNSEEN_SLACK) * surely", "surely")),
     (test_estimate, Edit(estimate.estimate, "t_quantile(count - 1)", "t_quantile(count)")),
     (test_estimate, Edit(estimate.estimate, "/ math.sqrt(count)", "/ count")),
     (test_estimate, Edit(estimate._within, "total += term", "total -= term")),

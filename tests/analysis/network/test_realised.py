@@ -88,6 +88,12 @@ def damaged(part: float, *, lost: float = 0.0) -> Samples:
     return lose(samples, place >= 100 * (1 - lost))
 
 
+def sampled(samples: Samples) -> Samples:
+    """One frame of twenty is checked."""
+    is_checked = np.arange(len(samples)) % 20 == 0
+    return replace(samples, damage=np.where(is_checked, samples.damage, NOT_KNOWN).astype(np.int8))
+
+
 UNRECOGNISABLE = "frames that are damaged beyond recognition count as lost"
 CORRUPT, LOSSY_AND_CORRUPT = Impairment(corrupt_ratio=0.1), Impairment(loss_ratio=0.1, corrupt_ratio=0.055)
 
@@ -309,6 +315,19 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "less corruption": (damaged(0.05), CORRUPT, FAIL, "5 % of the frames were lost or damaged, 10 % was to be damaged"),
     "more corruption": (damaged(0.2), CORRUPT, FAIL, "20 % of the frames were lost or damaged, 10 % was to be damaged"),
     "no corruption": (damaged(0.0), CORRUPT, FAIL, "0 % of the frames were lost or damaged, 10 % was to be damaged"),
+    "damage unasked, in a sample": (
+        sampled(damaged(0.01)),
+        CLEAR,
+        FAIL,
+        "4 of 500 checked frames were damaged, and no corruption was asked for",
+    ),
+    "damage unasked beside a loss, in a sample": (
+        sampled(damaged(0.01, lost=0.1)),
+        Impairment(loss_ratio=0.1),
+        FAIL,
+        "checked frames were damaged, and no corruption was asked for",
+    ),
+    "no damage in a sample": (sampled(damaged(0.0)), CLEAR, PASS, ""),
     "corruption at another port than asked": (
         damaged(0.05),
         CLEAR,
@@ -696,7 +715,7 @@ def test_a_neighbour_of_a_queue_is_excused_by_the_drops_of_that_queue(dropped: i
 
 
 BUS_DROPS = (
-    f"{WAITED}, and the shared medium is not judged; a queue dropped more than the asked loss;"
+    f"{WAITED}, and the shared medium has its own row; a queue dropped more than the asked loss;"
     " measured together with the shared medium"
 )
 
