@@ -257,7 +257,7 @@ def judge(realised: Realised) -> Remark:
         *_reordering(realised),
         *_loss(realised.losses, realised),
         *_corruption(realised.losses, realised),
-        *_bursts(realised.losses, realised.asked),
+        *_bursts(realised.losses, realised),
         *_independence(realised.losses, realised),
         *_duplicates(realised.losses, realised),
         *_rate(realised),
@@ -494,12 +494,15 @@ def _either(one: float, other: float) -> float:
     return 1 - (1 - one) * (1 - other)
 
 
-def _bursts(losses: Losses, asked: Impairment) -> Iterator[Remark]:
-    mean = asked.loss_burst_frames
-    if mean <= 1.0 or losses.burst_frames is None or asked.rate_bps is not None:
+def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
+    mean = realised.asked.loss_burst_frames
+    if mean <= 1.0:
         return
-    if losses.bursts < ENOUGH_BURSTS:
+    if losses.bursts < ENOUGH_BURSTS or losses.burst_frames is None:
         yield Remark(Verdict.UNKNOWN, f"only {losses.bursts} bursts of losses, {ENOUGH_BURSTS} are needed")
+        return
+    if losses.dropped != 0 and _has_queue(realised.loss_rests, realised.asked):
+        yield Remark(Verdict.UNKNOWN, "a queue may have dropped some of the frames, so bursts of losses are not judged")
         return
     # Burst lengths are geometric.
     spread = Z99 * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean

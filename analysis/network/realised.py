@@ -134,6 +134,8 @@ class Losses(NamedTuple):
     bursts: int
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
+    dropped: int | None
+    """Most of the frames that queues on the way dropped; None: not known."""
     low_without_drops: float | None
     """As `low`, of four deviations, if all frames that queues on the way dropped were none of them; None: not known."""
     duplicated: int
@@ -462,6 +464,7 @@ def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Elem
         high=_own_share(high, survival),
         bursts=bursts,
         burst_frames=lost / bursts if bursts else None,
+        dropped=dropped,
         low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,

@@ -154,6 +154,11 @@ def overrun(rate_bps: float, queue: int = 20) -> Samples:
     return arriving(samples, np.array(arrive, np.int64))
 
 
+def in_bursts(bursts: int, length: int) -> Samples:
+    """So many bursts of losses; a tenth of the frames is lost."""
+    return lose(sent(10 * length * bursts), np.arange(10 * length * bursts) % (10 * length) < length)
+
+
 def change(kind: str, at_ns: int, lasts_ns: int, **fields: object) -> RecordedFault:
     given = {"targets": (), "direction": None, "asked": {}, "until_id": None} | fields
     return RecordedFault(id=0, kind=kind, issued_ns=at_ns, effective_ns=at_ns + lasts_ns, **given)  # type: ignore[arg-type]
@@ -376,6 +381,16 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         FAIL,
         "bursts of losses have 1.11 frames, 4 was",
     ),
+    "no burst at all": (
+        sent(320),
+        Impairment(loss_ratio=0.2, loss_burst_frames=10.0),
+        UNKNOWN,
+        "only 0 bursts of losses, 50 are needed",
+    ),
+    "no burst at all in many frames": (sent(20_000), BURSTY, FAIL, "0 % of the frames were lost, 10 % was asked"),
+    "bursts as asked, but few": (in_bursts(49, 4), BURSTY, UNKNOWN, "only 49 bursts of losses, 50 are needed"),
+    "bursts as asked": (in_bursts(50, 4), BURSTY, PASS, ""),
+    "single losses, just enough": (in_bursts(50, 1), BURSTY, FAIL, "bursts of losses have 1.00 frames, 4 was asked"),
     "another rate": (overrun(900_000), NARROW, FAIL, "the rate is 900000 bit/s, 1000000 bit/s was asked"),
     "a rate that is never reached": (
         sent(500),
@@ -591,6 +606,33 @@ def test_bursts_of_losses_have_the_asked_length() -> None:
 
     assert losses_of(found).burst_frames == pytest.approx(4.0, rel=0.1)
     assert accuracy.judge(found) == (PASS, "")
+
+
+QUEUED_BURSTS = replace(BURSTY, rate_bps=10_000_000)
+MAY_HAVE_DROPPED = "a queue may have dropped some of the frames, so bursts of losses are not judged"
+
+
+@pytest.mark.parametrize(
+    ("length", "drops", "expected"),
+    [
+        (4, {N2: 0}, (PASS, "waiting in a queue is part of the delay")),
+        (1, {N2: 0}, (FAIL, "bursts of losses have 1.00 frames, 4 was asked")),
+        (1, {N2: 1}, (UNKNOWN, MAY_HAVE_DROPPED)),
+        (4, {}, (UNKNOWN, MAY_HAVE_DROPPED)),
+    ],
+    ids=["as asked", "single losses", "a queue that dropped a frame", "a queue whose drops were not counted"],
+)
+def test_bursts_are_judged_behind_a_queue_that_dropped_nothing(
+    length: int, drops: dict[Element, int], expected: tuple[Verdict, str]
+) -> None:
+    """Each frame that is not lost leaves when the one before has passed, at 10 Mbit/s."""
+    frames = in_bursts(100, length)
+    is_lost = frames.arrive_ns == NEVER
+    sent_ns = 480_000 * np.cumsum(~is_lost)
+    frames = arriving(replace(frames, sent_ns=sent_ns), np.where(is_lost, NEVER, sent_ns + MS))
+    (found,) = to_n2(frames, QUEUED_BURSTS, queue_drops=drops)
+
+    assert accuracy.judge(found) == expected
 
 
 def test_bursts_run_through_the_frames_of_all_senders() -> None:
