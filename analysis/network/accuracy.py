@@ -301,7 +301,7 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
-    """Checks of the delays of all frames. If some are too late, frames that a stall of the machine made late are left
+    """Checks of the delays of all frames. A few can only show that they are wrong. If some are too late, frames that a stall of the machine made late are left
     out, because the emulation did not cause it; with too many of them the result is unknown. A stall makes no frame
     early.
     """
@@ -310,6 +310,9 @@ def _delay(realised: Realised) -> Iterator[Remark]:
         if realised.asked.loss_ratio < 1.0:
             yield Remark(Verdict.UNKNOWN, "no frame arrived, so no delay could be measured")
         return
+    if delays.frames < ENOUGH_FRAMES:
+        arrived = f"only {delays.frames} frames arrived, {ENOUGH_FRAMES} are needed to judge delays"
+        yield Remark(Verdict.UNKNOWN, arrived)
     lateness = _overlong if _has_queue(realised.delay_rests, realised.asked) else _late
     early, late = list(_early(delays, realised)), list(lateness(delays, realised))
     yield from early

@@ -34,7 +34,7 @@ ELSEWHERE: Element = ("", "")
 """All links and shared media."""
 NO_DROPS: Mapping[Element, int] = {}
 ENOUGH_FRAMES = 200
-"""Fewest frames for which an element is measured alone, or judged."""
+"""Fewest frames for which an element is measured alone, or judged, and fewest arrivals whose delays are judged."""
 
 BUSY_FRAMES = 50
 

@@ -45,6 +45,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._loss, "losses.low > most", "losses.low > 1")),
     (test_realised, Edit(accuracy._loss, "_either(least, _corruption_asked(realised)[1])", "least")),
     (test_realised, Edit(accuracy._duplicates, "low > expected or high < least", "low <= expected and high >= least")),
+    (test_realised, Edit(accuracy._delay, "delays.frames < ENOUGH_FRAMES", "False")),
     (test_realised, Edit(accuracy._bursts, "bursts < ENOUGH_BURSTS", "bursts < 5")),
     (test_realised, Edit(accuracy._bursts, "bursts < ENOUGH_BURSTS", "bursts < 60")),
     (test_realised, Edit(accuracy._bursts, "losses.dropped != 0 and", "False and")),

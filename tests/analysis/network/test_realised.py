@@ -81,6 +81,14 @@ def lossy(count: int, loss: float, seed: int) -> Samples:
     return lose(sent(count, every_ns=10_000), RNG(seed).random(count) < loss)
 
 
+def few(arrivals: int, *, delay_ns: int) -> Samples:
+    """So many frames arrive, one of twenty."""
+    return lose(sent(20 * arrivals, delay_ns=delay_ns), RNG(15).permutation(20 * arrivals) >= arrivals)
+
+
+FEW = "only {} frames arrived, 200 are needed to judge delays"
+
+
 def damaged(part: float, *, lost: float = 0.0) -> Samples:
     """10,000 frames, of which these parts arrive damaged and not at all."""
     place = RNG(14).permutation(10_000) % 100
@@ -302,6 +310,31 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         replace(REORDERED, jitter_ns=10 * MS),
         PASS,
         "reordering is not told apart from other differences of delay, so it is not judged",
+    ),
+    "few arrivals, none of which skipped the delay": (
+        few(13, delay_ns=10_060_000),
+        replace(REORDERED, reorder_ratio=0.4, loss_ratio=0.95),
+        UNKNOWN,
+        FEW.format(13),
+    ),
+    "few arrivals, which show that there is no jitter": (
+        few(15, delay_ns=20_060_000),
+        Impairment(delay_ns=20 * MS, jitter_ns=20 * MS, loss_ratio=0.95),
+        FAIL,
+        "p99 of the delay is 20.060 ms, 39.604 ms was asked",
+    ),
+    "few arrivals that are as late as asked": (
+        few(199, delay_ns=5_060_000),
+        replace(DELAYED, loss_ratio=0.95),
+        UNKNOWN,
+        FEW.format(199),
+    ),
+    "just enough arrivals": (few(200, delay_ns=5_060_000), replace(DELAYED, loss_ratio=0.95), PASS, ""),
+    "few arrivals that are late": (
+        few(199, delay_ns=5_310_000),
+        replace(DELAYED, loss_ratio=0.95),
+        FAIL,
+        "median delay is 5.310 ms, 5.000 ms was",
     ),
     "loss unasked": (lossy(20_000, 0.001, 4), CLEAR, FAIL, "of the frames were lost, 0 % was asked"),
     "more loss": (lossy(20_000, 0.12, 4), Impairment(loss_ratio=0.1), FAIL, "of the frames were lost, 10 % was asked"),
