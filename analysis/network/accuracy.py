@@ -256,6 +256,7 @@ def judge(realised: Realised) -> Remark:
         *_delay(realised),
         *_reordering(realised),
         *_loss(realised.losses, realised),
+        *_full_queue(realised.losses, realised),
         *_corruption(realised.losses, realised),
         *_bursts(realised.losses, realised),
         *_independence(realised.losses, realised),
@@ -301,9 +302,9 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
-    """Checks of the delays of all frames. A few can only show that they are wrong. If some are too late, frames that a stall of the machine made late are left
-    out, because the emulation did not cause it; with too many of them the result is unknown. A stall makes no frame
-    early.
+    """Checks of the delays of all frames. A few can only show that they are wrong. If some are too late, frames that a
+    stall of the machine made late are left out, because the emulation did not cause it; with too many of them the
+    result is unknown. A stall makes no frame early.
     """
     delays, stalled = realised.delays, realised.stalled
     if delays is None:
@@ -372,6 +373,27 @@ def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.PASS, f"waiting in a queue is part of the delay{own}{medium}")
         return
     yield from _overlong_wait(delays, realised.longest_wait_ns, asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised))
+
+
+def _full_queue(losses: Losses, realised: Realised) -> Iterator[Remark]:
+    """A queue that dropped frames was full, and the last frame that it took before waited behind all the others. A late
+    timer, or a stall of the machine, fills a queue that would be shorter.
+    """
+    asked, rests = realised.asked, realised.loss_rests
+    if asked.rate_bps is None or not losses.dropped:
+        return
+    if any(rest.has_queue or rest.survival < 1.0 or rest.corrupt_ratio for rest in rests):
+        return
+    trials = independent_trials(losses.frames, asked)
+    low, _ = wilson(losses.ratio * trials, trials, deviations=asked_delays.DEVIATIONS)
+    spread_ns = LONGEST_JITTERS * max((sum(one.jitter_ns for _, one in rest.elements) for rest in rests), default=0)
+    late_ns = TAIL_ABOVE_NS + realised.longest_stall_ns + spread_ns
+    least_ns = asked_delays.least_ns(asked) + (1 - RATE_TOLERANCE) * realised.full_wait_ns - late_ns
+    if low > _most_lost(realised) and realised.longest_ns < least_ns:
+        longest, least = _ms(realised.longest_ns), _ms(least_ns)
+        yield Remark(
+            Verdict.FAIL, f"the queue dropped frames, and the longest delay is {longest}; a full queue makes {least}"
+        )
 
 
 def _overlong_wait(delays: Delays | None, longest_wait_ns: int, delay_ns: int = 0) -> Iterator[Remark]:
@@ -462,7 +484,7 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
     fewest, least, _ = _losses_asked(realised)
-    most = _either(least, _corruption_asked(realised)[1])
+    most = _most_lost(realised)
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
     undropped = losses.low_without_drops
@@ -475,6 +497,11 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
         yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")
+
+
+def _most_lost(realised: Realised) -> float:
+    """Greatest part of the frames that is lost, other than by queues."""
+    return _either(_losses_asked(realised)[1], _corruption_asked(realised)[1])
 
 
 def _losses_asked(realised: Realised) -> tuple[float, float, float]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from analysis.network import asked_delays
 from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
+from collector.records import ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
@@ -48,6 +49,8 @@ seen."""
 
 RATE_TOLERANCE = 0.05
 """Part by which a rate may differ from the one asked for."""
+
+LEAST_TRACE_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + TRACE_HEADER_DTYPE.itemsize
 
 CLOCKS_NS = 1_000_000
 """Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
@@ -158,6 +161,12 @@ class Realised:
     losses: Losses | None
     longest_wait_ns: int
     """In its own queue, behind as many frames of the largest size as it may hold, and one more."""
+    full_wait_ns: int
+    """Least wait in its own queue, once it was full: behind one frame less than it may hold, of the smallest size."""
+    longest_ns: int
+    """Longest delay of the frames by which losses are measured."""
+    longest_stall_ns: int
+    """Of the machine, in this interval."""
     rate_bps: float | None
     """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
@@ -228,7 +237,9 @@ def measure(
                 interval.parts.append(part)
     # Trace frames pass the sender's queue, too, and are no samples.
     largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
-    return [_realised(interval, element, largest_bytes, stalls, queue_drops) for interval in intervals]
+    smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
+    sizes_bytes = (smallest_bytes, largest_bytes)
+    return [_realised(interval, element, sizes_bytes, stalls, queue_drops) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -310,9 +321,13 @@ def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_
 
 
 def _realised(
-    interval: _Interval, element: Element, largest_bytes: int, stalls: Ints, queue_drops: Mapping[Element, int]
+    interval: _Interval,
+    element: Element,
+    sizes_bytes: tuple[int, int],
+    stalls: Ints,
+    queue_drops: Mapping[Element, int],
 ) -> Realised:
-    parts = interval.parts
+    parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
@@ -322,7 +337,7 @@ def _realised(
         lambda rest: rest.survival == 1.0 and not rest.has_queue,
         lambda rest: not rest.has_queue,
     )
-    delay_ns = _of_arrived(delay_parts, lambda part: part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns)
+    delay_ns = _of_arrived(delay_parts, _delays)
     return Realised(
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
@@ -331,6 +346,9 @@ def _realised(
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked, queue_drops),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
+        full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
+        longest_ns=int(_of_arrived(loss_parts, _delays).max(initial=0)),
+        longest_stall_ns=_longest_stall_ns(stalls, interval),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
@@ -377,6 +395,15 @@ def _rests(parts: Sequence[_Part]) -> tuple[Path, ...]:
 
 def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *(_arrived(column(part), part) for part in parts)])
+
+
+def _longest_stall_ns(stalls: Ints, interval: _Interval) -> int:
+    is_inside = (stalls[:, 0] < interval.until_ns) & (stalls[:, 1] > interval.from_ns)
+    return int(stalls[is_inside, 2].max(initial=0))
+
+
+def _delays(part: _Part) -> Ints:
+    return part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns
 
 
 def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: Ints) -> Stalled | None:
@@ -521,6 +548,16 @@ def _own_share(loss: float, survival: float) -> float:
 def longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
     one_more = 0 if asked.rate_bps is None else largest_bytes * 8 * 10**9 // asked.rate_bps
     return queue_ns(asked, largest_bytes) + one_more
+
+
+def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) -> int:
+    """The frame that is sent next may be counted in the queue, though almost all of it was waited for. A queue of bytes
+    may be full with room for almost one frame."""
+    if asked.rate_bps is None:
+        return 0
+    if asked.queue_bytes is not None:
+        return max(0, asked.queue_bytes - 2 * largest_bytes) * 8 * 10**9 // asked.rate_bps
+    return max(0, queue_ns(asked, smallest_bytes) - smallest_bytes * 8 * 10**9 // asked.rate_bps)
 
 
 def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:

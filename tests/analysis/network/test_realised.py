@@ -757,6 +757,73 @@ def test_frames_wait_no_longer_than_the_queue(
 DROPS = dict.fromkeys([N2, ("from-node", "p1/n1")], 300)
 
 
+FULL = f"{WAITED}; a queue dropped more than the asked loss"
+TOO_SHORT = "the queue dropped frames, and the longest delay is {} ms; a full queue makes {} ms"
+UNTOLD = f"{WAITED}; whether losses were independent is not judged"
+NEVER_REACHED = "the rate was never reached, so it was not tested"
+BYTES = Impairment(rate_bps=10**6, queue_bytes=12_000)
+
+
+@pytest.mark.parametrize(
+    ("queue", "asked", "sender", "stall_ms", "expected"),
+    [
+        (1, NARROW, {}, 0, (FAIL, TOO_SHORT.format("4.800", "85.640"))),
+        (18, NARROW, {}, 0, (FAIL, TOO_SHORT.format("84.700", "85.640"))),
+        (19, NARROW, {}, 0, (PASS, FULL)),
+        (18, NARROW, {}, 1, (PASS, FULL)),
+        (
+            18,
+            NARROW,
+            {"from-node": replace(NARROW, rate_bps=10**7)},
+            0,
+            (UNKNOWN, NEVER_REACHED),
+        ),
+        (29, Impairment(rate_bps=10**6), {}, 0, (FAIL, TOO_SHORT.format("136.400", "4554.440"))),
+        (16, BYTES, {}, 0, (FAIL, TOO_SHORT.format("75.300", "81.080"))),
+        (18, BYTES, {}, 0, (PASS, FULL)),
+        (
+            12,
+            replace(NARROW, loss_ratio=0.6),
+            {},
+            0,
+            (PASS, f"{WAITED}; whether losses were independent is not judged"),
+        ),
+    ],
+    ids=[
+        "one frame in place of twenty",
+        "two frames short",
+        "one frame short",
+        "two frames short, and a stall that may have filled it",
+        "one of two queues",
+        "shorter than a queue that was not asked for",
+        "four frames short of its bytes",
+        "two frames short of its bytes",
+        "no more losses than were asked for",
+    ],
+)
+def test_the_longest_wait_in_a_queue_that_dropped_frames_is_that_of_a_full_one(
+    queue: int, asked: Impairment, sender: dict[str, Impairment], stall_ms: int, expected: tuple[Verdict, str]
+) -> None:
+    frames = overrun(1_000_000, queue)
+    drops = dict.fromkeys([N2, ("from-node", "p1/n1")], int((frames.copies == 0).sum()))
+    stalls = stalls_with_backlog([(900 * MS, (900 + stall_ms) * MS)])
+    (found,) = at(N2, frames, {"p1/n2": {"to-node": asked}, "p1/n1": sender}, queue_drops=drops, stalls=stalls)
+
+    assert accuracy.judge(found) == expected
+
+
+@pytest.mark.parametrize(("jitter_ms", "expected"), [(0, FAIL), (4, PASS)])
+def test_jitter_before_a_full_queue_may_have_made_its_wait_shorter(jitter_ms: int, expected: Verdict) -> None:
+    """A frame in the queue had up to four times the jitter less delay than the others."""
+    sender = {"from-node": Impairment(delay_ns=20 * MS, jitter_ns=jitter_ms * MS, distribution=Distribution.NORMAL)}
+    frames = overrun(1_000_000, 16)
+    asked = {"p1/n2": {"to-node": NARROW}, "p1/n1": sender}
+    frames = arriving(frames, np.where(frames.arrive_ns == NEVER, NEVER, frames.arrive_ns + 20 * MS))
+    (found,) = at(N2, frames, asked, queue_drops={N2: int((frames.copies == 0).sum())})
+
+    assert ("a full queue makes" in accuracy.judge(found).text) is (expected is FAIL)
+
+
 UNDROPPED = "33.3 % of the frames were lost, 0 % was asked"
 
 
