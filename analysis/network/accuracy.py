@@ -28,6 +28,7 @@ from analysis.network.realised import (
     LATE_NS,
     NO_DROPS,
     NO_STALLS,
+    ONE_SIDED,
     RATE_TOLERANCE,
     TO_NODE,
     Z99,
@@ -232,8 +233,6 @@ LEAST_SKIPPED = 0.9
 """Part of the skipping frames that must be seen to skip the delay line: a busy machine may keep the others as long."""
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
-ONE_SIDED = 3.2e-5
-"""Chance of more than four deviations in one direction."""
 STALLED_RATIO = 0.1
 """Largest part of an interval's frames that stalls may delay: beyond it the others are no fair sample."""
 
@@ -250,6 +249,9 @@ def judge(realised: Realised) -> Remark:
     frames = realised.losses.frames if realised.losses is not None else 0
     if realised.leaked:
         return Remark(Verdict.FAIL, f"{realised.leaked} frames passed a cut")
+    if realised.still_cut is not None:
+        sender, lost = realised.still_cut
+        return Remark(Verdict.FAIL, f"the first {lost} frames from {sender} after the end of a cut did not arrive")
     if realised.losses is None or frames < ENOUGH_FRAMES:
         return Remark(Verdict.UNKNOWN, f"only {frames} frames passed while nothing changed, {ENOUGH_FRAMES} are needed")
     remarks = [

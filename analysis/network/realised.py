@@ -39,6 +39,11 @@ ENOUGH_FRAMES = 200
 
 BUSY_FRAMES = 50
 
+ENOUGH_LOST = 20
+"""Fewest frames after the end of a cut that must not all be lost."""
+ONE_SIDED = 3.2e-5
+"""Chance of more than four deviations in one direction."""
+
 LATE_NS = 300_000
 """Lateness up to which a frame counts as on time."""
 EARLY_NS = 100_000
@@ -149,6 +154,16 @@ class Losses(NamedTuple):
     """None: not known, because no capture was read."""
 
 
+class StillCut(NamedTuple):
+    """A sender whose first frames after the end of a cut did not arrive, though no loss, queue or other cut that was
+    asked for explains it.
+    """
+
+    sender: str
+    frames: int
+    """Frames before the first arrival."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Realised:
     """Measures of one element over one interval: its own share. None: no samples for it."""
@@ -174,6 +189,7 @@ class Realised:
     cuts: int
     untested_cuts: int
     """Cuts that no frame met."""
+    still_cut: StillCut | None
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
     """Rests of the paths by which delays and losses were measured; none if all are clear."""
@@ -200,6 +216,7 @@ class _Interval:
     leaked: int = 0
     met: dict[int, int] = field(default_factory=dict)
     """Frames that met each cut, by its start."""
+    still_cut: StillCut | None = None
 
 
 def measure(
@@ -224,6 +241,7 @@ def measure(
     ]
     for peer, own in _by_peer(samples):
         cut_ns: int | None = None
+        healed: _Healed | None = None
         for span, valid_from, valid_until in _valid(_pair_spans(network, element, peer), last_ns):
             cut_ns = None if not span.path.is_cut else span.from_ns if cut_ns is None else cut_ns
             rows = slice(*np.searchsorted(own.sent_ns, (valid_from, valid_until)))
@@ -232,9 +250,12 @@ def measure(
                 continue
             if cut_ns is not None:
                 _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns))
+                healed = _Healed() if element[0] == TO_NODE else None
             elif rows.stop > rows.start and not span.path.is_receiver_down:
                 part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
                 interval.parts.append(part)
+                if healed is not None and healed.is_silent_after(part, queue_drops):
+                    interval.still_cut = StillCut(network.node_name(peer), healed.lost)
     # Trace frames pass the sender's queue, too, and are no samples.
     largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
     smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
@@ -320,6 +341,34 @@ def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_
     interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
 
 
+@dataclass(slots=True)
+class _Healed:
+    """Frames of one sender since the end of a cut, up to the first that arrived."""
+
+    lost: int = 0
+    chance: float = 1.0
+    """That so many frames are lost one after another."""
+    has_arrived: bool = False
+
+    def is_silent_after(self, part: _Part, queue_drops: Mapping[Element, int]) -> bool:
+        """Whether too many frames were lost, with those of this part."""
+        if self.has_arrived:
+            return False
+        has_arrived = part.samples.arrive_ns != NEVER
+        self.has_arrived = bool(has_arrived.any())
+        lost = int(has_arrived.argmax()) if self.has_arrived else len(part)
+        self.lost += lost
+        self.chance *= _next_lost(part.path) ** lost
+        dropped = _dropped([part], queue_drops)
+        return dropped is not None and self.lost - dropped >= ENOUGH_LOST and self.chance < ONE_SIDED
+
+
+def _next_lost(path: Path) -> float:
+    """Greatest chance that a frame is lost if the one before was."""
+    alone = 1.0 - path.survival * (1.0 - path.corrupt_ratio)
+    return max([alone, *(1.0 - 1.0 / one.loss_burst_frames for _, one in path.elements if one.loss_ratio)])
+
+
 def _realised(
     interval: _Interval,
     element: Element,
@@ -352,6 +401,7 @@ def _realised(
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
+        still_cut=interval.still_cut,
         untested_cuts=sum(not met for met in interval.met.values()),
         delay_rests=_rests(delay_parts),
         loss_rests=_rests(loss_parts),

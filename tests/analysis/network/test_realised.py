@@ -1042,6 +1042,59 @@ def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
     assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
 
 
+SLOWED = change("impair", 1500 * MS, 2 * MS, targets=("p1/n2",), direction="to-node", asked={"p1/n2": DELAYED})
+SILENT = "the first {} frames from p1/n1 after the end of a cut did not arrive"
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked", "drops", "expected"),
+    [
+        (2000, CLEAR, 0, (FAIL, SILENT.format(1380))),
+        (640, CLEAR, 0, (FAIL, SILENT.format(20))),
+        (639, CLEAR, 0, None),
+        (2000, Impairment(loss_ratio=1.0), 0, None),
+        (650, Impairment(loss_ratio=0.7), 0, (FAIL, SILENT.format(30))),
+        (640, Impairment(loss_ratio=0.7), 0, None),
+        (640, Impairment(corrupt_ratio=0.7), 0, None),
+        (650, replace(BURSTY, loss_burst_frames=8.0), 0, None),
+        (720, replace(BURSTY, loss_burst_frames=8.0), 0, (FAIL, SILENT.format(100))),
+        (642, Impairment(rate_bps=10**7, queue_frames=1), 1, None),
+        (642, Impairment(rate_bps=10**7, queue_frames=1), 0, (FAIL, SILENT.format(20))),
+    ],
+    ids=[
+        "none arrives for ever",
+        "20 are lost, then all arrive",
+        "19 are lost",
+        "all are lost as asked",
+        "30 of a sender that loses seven of ten",
+        "20 of a sender that loses seven of ten",
+        "20 of a port that damages seven of ten",
+        "30 of a port that loses bursts of eight",
+        "100 of a port that loses bursts of eight",
+        "a queue dropped one of them",
+        "the queue dropped none of them",
+    ],
+)
+def test_each_sender_is_heard_again_after_a_cut(
+    kept: int, asked: Impairment, drops: int, expected: tuple[Verdict, str] | None
+) -> None:
+    """The cut ends at 600 ms, and frames are judged from 620 ms on; those before `kept` ms are lost."""
+    frames = sent(2000)
+    frames = together(lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns < kept * MS)), sent(2000, peer=2))
+    (found,) = to_n2(frames, asked, *cut_for(98), queue_drops={N2: drops}, last_ns=2020 * MS)
+
+    remark = accuracy.judge(found)
+    assert remark == expected if expected is not None else "after the end of a cut" not in remark.text
+
+
+def test_a_sender_that_is_silent_later_than_after_a_cut_has_lost_frames() -> None:
+    frames = sent(3000)
+    frames = lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns != 700 * MS))
+    found = to_n2(frames, CLEAR, *cut_for(98), SLOWED)
+
+    assert [one.still_cut is not None for one in found] == [True, False]
+
+
 def test_a_damaged_frame_with_the_key_of_one_behind_a_cut_is_no_leak() -> None:
     harmed = replace(sent(1000), damage=np.full(1000, DAMAGED, np.int8))
     assert to_n2(harmed, CLEAR, CUT)[0].leaked == 0
