@@ -591,6 +591,12 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     if low > expected or high < least:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")
+        return
+    # netem makes one copy of a frame and none of a copy.
+    more, _ = wilson(min(1.0, losses.extra_copies / losses.frames) * trials, trials)
+    if more > expected:
+        share = _percent(losses.extra_copies / losses.frames)
+        yield Remark(Verdict.FAIL, f"there were {share} as many extra copies as frames, {_percent(expected)} was asked")
 
 
 def _rate(realised: Realised) -> Iterator[Remark]:

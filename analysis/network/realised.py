@@ -148,6 +148,8 @@ class Losses(NamedTuple):
     """As `low`, of four deviations, if all frames that queues on the way dropped were none of them; None: not known."""
     duplicated: int
     """Frames of which more than one copy arrived."""
+    extra_copies: int
+    """Copies beside the first one of each frame."""
     is_rest_missing: bool
     """Fewer were lost than the rest of the path alone was asked to lose."""
     harm: Harm | None
@@ -544,6 +546,7 @@ def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Elem
         dropped=dropped,
         low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
+        extra_copies=int(np.maximum(copies - 1, 0).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials),
     )

@@ -57,6 +57,14 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._bursts, "bursts < ENOUGH_BURSTS", "bursts < 60")),
     (test_realised, Edit(accuracy._bursts, "losses.dropped != 0 and", "False and")),
     (test_realised, Edit(accuracy._bursts, "losses.dropped != 0 and", "")),
+    (test_realised, Edit(accuracy._duplicates, "(1 - _corruption_asked(realised)[1]) ** 2", "0.5")),
+    (test_realised, Edit(accuracy._duplicates, "more > expected", "False")),
+    (
+        test_realised,
+        Edit(
+            accuracy._duplicates, "min(1.0, losses.extra_copies / losses.frames)", "losses.duplicated / losses.frames"
+        ),
+    ),
     (test_realised, Edit(accuracy._rate_reached, "if rate_bps is None", "if False")),
     (test_realised, Edit(accuracy.judge, "*_cuts(realised),", "")),
     (test_realised, Edit(accuracy.judge, "if realised.still_cut is not None:", "if False:")),

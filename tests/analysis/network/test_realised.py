@@ -162,6 +162,11 @@ def overrun(rate_bps: float, queue: int = 20) -> Samples:
     return arriving(samples, np.array(arrive, np.int64))
 
 
+def copied(frames: int, copies: int) -> Samples:
+    """10,000 frames, of which this many arrive so often."""
+    return replace(sent(10_000), copies=np.where(RNG(16).permutation(10_000) < frames, copies, 1))
+
+
 def in_bursts(bursts: int, length: int) -> Samples:
     """So many bursts of losses; a tenth of the frames is lost."""
     return lose(sent(10 * length * bursts), np.arange(10 * length * bursts) % (10 * length) < length)
@@ -177,6 +182,7 @@ HIGH = Impairment(delay_ns=50 * MS, jitter_ns=50 * MS, distribution=Distribution
 SLIGHT = Impairment(delay_ns=50 * MS, jitter_ns=MS)
 JITTERED = Impairment(delay_ns=5 * MS, jitter_ns=2 * MS)
 BURSTY = Impairment(loss_ratio=0.1, loss_burst_frames=4.0)
+COPIED = Impairment(duplicate_ratio=0.05)
 NARROW = Impairment(rate_bps=1_000_000, queue_frames=20)
 WIDE = Impairment(delay_ns=50 * MS, jitter_ns=20 * MS)
 REORDERED = Impairment(delay_ns=10 * MS, reorder_ratio=0.3)
@@ -424,6 +430,20 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "bursts as asked, but few": (in_bursts(49, 4), BURSTY, UNKNOWN, "only 49 bursts of losses, 50 are needed"),
     "bursts as asked": (in_bursts(50, 4), BURSTY, PASS, ""),
     "single losses, just enough": (in_bursts(50, 1), BURSTY, FAIL, "bursts of losses have 1.00 frames, 4 was asked"),
+    "fewer copies": (copied(350, 2), COPIED, FAIL, "3.5 % of the frames arrived twice, 5 % should"),
+    "as many copies": (copied(500, 2), COPIED, PASS, ""),
+    "frames that arrive three times": (
+        copied(500, 3),
+        COPIED,
+        FAIL,
+        "there were 10 % as many extra copies as frames, 5 % was asked",
+    ),
+    "more copies than frames": (
+        copied(500, 50),
+        COPIED,
+        FAIL,
+        "there were 245 % as many extra copies as frames, 5 % was asked",
+    ),
     "another rate": (overrun(900_000), NARROW, FAIL, "the rate is 900000 bit/s, 1000000 bit/s was asked"),
     "a rate that is never reached": (
         sent(500),
