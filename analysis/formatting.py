@@ -41,9 +41,9 @@ def scaled(value: object, factor: float) -> float | None:
 
 
 def direction(value: object) -> str:
-    """`to node`, `from node`."""
+    """`to node`, `from node`, `shared medium`."""
     given = clean(value, 24)
-    return {"to-node": "to node", "from-node": "from node"}.get(given, given)
+    return {"to-node": "to node", "from-node": "from node", "shared": "shared medium"}.get(given, given)
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -76,6 +76,12 @@ class ElsewhereCounters(_Part):
         return dropped + self.collision_dropped_frames
 
 
+class BusCounters(ElsewhereCounters):
+    """Kernel counters of the shared medium of a partition."""
+
+    partition: Text = ""
+
+
 class PortCounters(ElsewhereCounters):
     """Kernel counters of one direction of one port."""
 
@@ -203,7 +209,7 @@ class Manifest(_Part):
     """Requested impairments by node and direction; validated by `read_run`."""
     counters: Many[PortCounters] = ()
     link_counters: Many[ElsewhereCounters] = ()
-    bus_counters: Many[ElsewhereCounters] = ()
+    bus_counters: Many[BusCounters] = ()
     capture: Captured = Captured()
     nodes: Many[NodeEnd] = ()
     health: Health = Health()

@@ -101,8 +101,8 @@ FAULTS = _table(
 )
 
 LINKS = _table(
-    ("node", TEXT, "node of the port"),
-    ("direction", TEXT, "to-node or from-node"),
+    ("node", TEXT, "node of the port, or partition of the shared medium"),
+    ("direction", TEXT, "to-node, from-node, or shared: the medium of a partition"),
     ("from_ns", LONG, "beginning of the interval of one impairment"),
     ("until_ns", LONG, "end of that interval"),
     ("frames", LONG, "number of frames from which the losses are measured"),
@@ -115,7 +115,7 @@ LINKS = _table(
     ("loss_high", DOUBLE, "upper end of that interval"),
     ("loss_burst_frames", DOUBLE, "mean length of the runs of lost frames"),
     ("duplicate_ratio", DOUBLE, "duplicated frames per frame sent"),
-    ("corrupt_ratio", DOUBLE, "frames that arrived damaged, per frame sent; null: no corruption was asked for"),
+    ("corrupt_ratio", DOUBLE, "frames that arrived damaged, per frame sent, of those checked; null: none was"),
     ("rate_bps", DOUBLE, "rate while frames waited"),
     ("verdict", TEXT, "pass, fail or unknown"),
     ("reason", TEXT, "reasons of the verdict, and what could not be judged"),

@@ -337,6 +337,7 @@ class _Analysis:
             stalls=self.manifest.stalls.spans or (),
             capture=self.inputs.capture_path,
             queue_drops=conservation.queue_drops(self.manifest, crashed),
+            media_drops={one.partition: one.queue_dropped_frames for one in self.manifest.bus_counters},
         )
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)

@@ -135,12 +135,15 @@ def frames_at(buffer: Buffer, offset: npt.NDArray[np.int64], length: npt.NDArray
     )
 
 
+CHECKSUM_COLUMNS = ("ip_src", "ip_dst", "udp_dst", "payload_offset", "payload_length")
+
+
 def checksums_are_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
     """True for UDP frames whose checksums hold, that of the IP header and that of UDP (or it is absent, 0): a receiving
     kernel does not drop them as corrupt. An IP header with options is not checked.
 
-    False for all other frames. Takes all columns of `decode_frames`; frames must have been captured whole. Frames are
-    grouped by payload length, so few lengths make it fast.
+    False for all other frames. Takes the columns CHECKSUM_COLUMNS of `decode_frames`; frames must have been captured
+    whole. Frames are grouped by payload length, so few lengths make it fast.
     """
     view = np.frombuffer(buffer, np.uint8)
     length = columns["payload_length"].astype(np.int64)
@@ -155,23 +158,25 @@ def checksums_are_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
 
 
 def _checksums(view: Buffer, columns: Columns, rows: npt.NDArray[np.intp], size: int) -> Mask:
+    """A sum in ones' complement of 16 bits is the sum modulo 65535, in words of any length: 2^16 is 1 there. Bytes in
+    the other order make it 256 times as much.
+    """
     segment = _UDP + size
-    header = _gather(view, columns["payload_offset"][rows] - _UDP - _IP, np.dtype((np.uint8, _IP)))
-    is_good = (_folded(header.view(">u2").sum(axis=1, dtype=np.int64)) == 0xFFFF) | (header[:, 0] != PLAIN_IPV4)
-    padded = np.zeros((len(rows), segment + segment % 2), np.uint8)
-    padded[:, :segment] = _gather(view, columns["payload_offset"][rows] - _UDP, np.dtype((np.uint8, segment)))
-    words = padded.view(">u2")
-    total = words.sum(axis=1, dtype=np.int64) + UDP_PROTOCOL + segment
-    for name in ("ip_src", "ip_dst"):
-        address = columns[name][rows]
-        total += (address >> 16) + (address & 0xFFFF)
-    return np.asarray(is_good & ((_folded(total) == 0xFFFF) | (words[:, 3] == 0)))
+    packet = _gather(view, columns["payload_offset"][rows] - _UDP - _IP, np.dtype((np.uint8, _IP + segment)))
+    header, data = packet[:, :_IP], packet[:, _IP:]
+    is_good = (_sums(header) % 0xFFFF == 0) | (header[:, 0] != PLAIN_IPV4)
+    pseudo_header = columns["ip_src"][rows] + columns["ip_dst"][rows] + UDP_PROTOCOL + segment
+    total = 256 * _sums(data) + pseudo_header
+    return np.asarray(is_good & ((total % 0xFFFF == 0) | ((data[:, 6] == 0) & (data[:, 7] == 0))))
 
 
-def _folded(total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sums in ones' complement of 16 bits."""
-    once = (total & 0xFFFF) + (total >> 16)
-    return (once & 0xFFFF) + (once >> 16)
+def _sums(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Sum of each row as little-endian words of 32 bits. The last word may be short."""
+    whole = data.shape[1] & ~3
+    total = np.asarray(data[:, :whole].view("<u4").sum(axis=1, dtype=np.int64))
+    for place in range(whole, data.shape[1]):
+        total += data[:, place].astype(np.int64) << 8 * (place - whole)
+    return total
 
 
 class _Decoder:

@@ -20,7 +20,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from analysis.checks.properties import Verdict, merge
-from analysis.network import asked_delays, pairing
+from analysis.network import asked_delays, media, pairing
 from analysis.network.realised import (
     EARLY_NS,
     ENOUGH_FRAMES,
@@ -28,6 +28,8 @@ from analysis.network.realised import (
     LATE_NS,
     NO_DROPS,
     NO_STALLS,
+    ONE_SIDED,
+    RATE_TOLERANCE,
     TO_NODE,
     Z99,
     Delays,
@@ -42,13 +44,19 @@ from analysis.network.realised import (
 )
 from analysis.requested_network import LONGEST_JITTERS, Element, Network
 from analysis.requested_network import Path as NetworkPath
+from analysis.schema import LINKS
 from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
-from topologies.model import Impairment
+from topologies.model import Impairment, Partition
 
+SHARED = "shared"
+"""Direction of a shared medium, whose name is that of its partition."""
+NO_MEDIA_DROPS: Mapping[str, int] = {}
 CANDIDATES = 16
 """Most receivers that are considered for the measurement of a sender."""
 REFERENCES = 2
+CHECKED_OF = 20
+"""About one frame of so many is checked for damage in a run in which no corruption was asked for."""
 FRAMES_PER_TASK = 4_000_000
 """About the most frames that a task may hold in memory: some hundred MB."""
 
@@ -66,25 +74,43 @@ def links(
     stalls: Sequence[tuple[int, int]] = (),
     capture: Path | None = None,
     queue_drops: Mapping[Element, int] = NO_DROPS,
+    media_drops: Mapping[str, int] = NO_MEDIA_DROPS,
 ) -> list[LinkRow]:
     """One row per port, direction and interval of constant impairment (schema.LINKS, with `asked` as JSON text and
-    `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
+    `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time. Then one row per
+    shared medium.
 
     `frames`: the table; `count`: its approximate number of rows; `stalls`: times at which the machine stood still;
-    `capture`: where its frames are, which is read if corruption was asked for; `queue_drops`: see `measure`.
+    `capture`: where its frames are, whose checksums tell which are damaged; `queue_drops`: see `measure`;
+    `media_drops`: frames that the queue of each shared medium dropped, by partition, where that is known.
     """
     chosen = references(network, first_ns=first_ns, last_ns=last_ns)
     members = [node.index for node in network.topology.nodes()]
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
     stood = stalls_with_backlog(stalls)
-    bytes_of = capture if network.is_corrupting else None
     results = OfSpark(spark).run(
-        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, bytes_of, queue_drops), groups
+        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, capture, queue_drops), groups
     )
-    return [
-        row for _, rows in sorted((index, rows) for task in results for index, rows in task.items()) for row in rows
-    ]
+    of_media = OfSpark(spark).run(
+        lambda one: _medium_row(
+            one,
+            media.measure(
+                frames,
+                network,
+                one,
+                first_ns=first_ns,
+                last_ns=last_ns,
+                stalls=stood,
+                dropped=media_drops.get(str(one.name)),
+            ),
+            first_ns,
+            last_ns,
+        ),
+        [partition for partition in network.topology.partitions if partition.bus is not None],
+    )
+    of_ports = sorted((index, rows) for task in results for index, rows in task.items())
+    return [row for _, rows in of_ports for row in rows] + of_media
 
 
 def measured(
@@ -99,7 +125,8 @@ def measured(
     queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
-    ports = pairing.samples(frames, network.topology, chosen, members, capture)
+    checked_of = 1 if network.is_corrupting else CHECKED_OF
+    ports = pairing.samples(frames, network.topology, chosen, members, capture, checked_of)
     found: dict[int, list[LinkRow]] = defaultdict(list)
     for member in members:
         for place, direction in enumerate((TO_NODE, FROM_NODE)):
@@ -172,11 +199,31 @@ def _row(element: Element, realised: Realised) -> LinkRow:
         **dict(zip(("delay_p50_ms", "delay_p99_ms", "jitter_ms"), delay_ms, strict=True)),
         **dict(zip(("loss_ratio", "loss_low", "loss_high", "loss_burst_frames"), loss, strict=True)),
         "duplicate_ratio": None if losses is None else losses.duplicated / losses.frames,
-        "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged / losses.frames,
+        "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged_ratio,
         "rate_bps": realised.rate_bps,
         "verdict": remark.verdict.value,
         "reason": remark.text,
     }
+
+
+def _medium_row(partition: Partition, found: media.Medium, first_ns: int, last_ns: int) -> LinkRow:
+    """As a row of a port, with what is not measured null. The delay is that of waiting and passing."""
+    remark = judge_medium(found)
+    delays = found.delays
+    known = {
+        "node": str(partition.name),
+        "direction": SHARED,
+        "from_ns": first_ns,
+        "until_ns": last_ns,
+        "frames": found.frames,
+        "asked": json.dumps(as_json(changed_fields(found.asked))),
+        "delay_p50_ms": None if delays is None else delays.p50_ns / 1e6,
+        "delay_p99_ms": None if delays is None else delays.p99_ns / 1e6,
+        "rate_bps": None if found.rate is None else found.rate.middle_bps,
+        "verdict": remark.verdict.value,
+        "reason": remark.text,
+    }
+    return dict.fromkeys(LINKS.names) | known | {"extra_copies": 0}
 
 
 MEDIAN_ABOVE_NS = LATE_NS
@@ -184,11 +231,8 @@ TAIL_ABOVE_NS = 1_000_000
 PART_OF_JITTER = 0.1
 LEAST_SKIPPED = 0.9
 """Part of the skipping frames that must be seen to skip the delay line: a busy machine may keep the others as long."""
-RATE_TOLERANCE = 0.05
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
-ONE_SIDED = 3.2e-5
-"""Chance of more than four deviations in one direction."""
 STALLED_RATIO = 0.1
 """Largest part of an interval's frames that stalls may delay: beyond it the others are no fair sample."""
 
@@ -205,14 +249,18 @@ def judge(realised: Realised) -> Remark:
     frames = realised.losses.frames if realised.losses is not None else 0
     if realised.leaked:
         return Remark(Verdict.FAIL, f"{realised.leaked} frames passed a cut")
+    if realised.still_cut is not None:
+        sender, lost = realised.still_cut
+        return Remark(Verdict.FAIL, f"the first {lost} frames from {sender} after the end of a cut did not arrive")
     if realised.losses is None or frames < ENOUGH_FRAMES:
         return Remark(Verdict.UNKNOWN, f"only {frames} frames passed while nothing changed, {ENOUGH_FRAMES} are needed")
     remarks = [
         *_delay(realised),
         *_reordering(realised),
         *_loss(realised.losses, realised),
+        *_full_queue(realised.losses, realised),
         *_corruption(realised.losses, realised),
-        *_bursts(realised.losses, realised.asked),
+        *_bursts(realised.losses, realised),
         *_independence(realised.losses, realised),
         *_duplicates(realised.losses, realised),
         *_rate(realised),
@@ -223,16 +271,51 @@ def judge(realised: Realised) -> Remark:
     return Remark(verdict, "; ".join(remark.text for remark in remarks if remark.verdict is verdict))
 
 
+FEWER_WAITING = 0.95
+"""Part of a queue's length that is seen of a full one at least: a frame may leave unseen."""
+
+
+def judge_medium(found: media.Medium) -> Remark:
+    """As `judge`. A medium that is too fast shows in any run; one that is too slow, when frames wait for it."""
+    if found.frames < ENOUGH_FRAMES:
+        return Remark(Verdict.UNKNOWN, f"only {found.frames} frames passed, {ENOUGH_FRAMES} are needed")
+    remarks = list(_medium(found))
+    verdict = merge(remark.verdict for remark in remarks) if remarks else Verdict.PASS
+    return Remark(verdict, "; ".join(remark.text for remark in remarks if remark.verdict is verdict))
+
+
+def _medium(found: media.Medium) -> Iterator[Remark]:
+    asked_bps, limit = found.asked.rate_bps, found.asked.queue_frames
+    assert asked_bps is not None
+    assert limit is not None
+    if found.ahead_ns > EARLY_NS:
+        yield Remark(Verdict.FAIL, f"frames left up to {_ms(found.ahead_ns)} before {asked_bps} bit/s allow it")
+    if found.unjudged:
+        yield Remark(Verdict.PASS, f"{found.unjudged} neither the rate that is reached nor the queue is judged")
+        return
+    yield from _rate_reached(None if found.rate is None else found.rate.nearest_bps(asked_bps), asked_bps)
+    if found.rate is not None and found.rate.least_bps < found.rate.most_bps:
+        bounds = f"between {found.rate.least_bps:.0f} and {found.rate.most_bps:.0f} bit/s"
+        yield Remark(Verdict.PASS, f"the rate lies {bounds}, as some frames are not seen to leave")
+    yield from _overlong_wait(found.delays, found.longest_wait_ns)
+    if found.dropped and found.most_waiting + 1 < FEWER_WAITING * limit:
+        waiting = f"the queue dropped {found.dropped} frames, and {found.most_waiting} waited at most"
+        yield Remark(Verdict.FAIL, f"{waiting}; it should hold {limit}")
+
+
 def _delay(realised: Realised) -> Iterator[Remark]:
-    """Checks of the delays of all frames. If some are too late, frames that a stall of the machine made late are left
-    out, because the emulation did not cause it; with too many of them the result is unknown. A stall makes no frame
-    early.
+    """Checks of the delays of all frames. A few can only show that they are wrong. If some are too late, frames that a
+    stall of the machine made late are left out, because the emulation did not cause it; with too many of them the
+    result is unknown. A stall makes no frame early.
     """
     delays, stalled = realised.delays, realised.stalled
     if delays is None:
         if realised.asked.loss_ratio < 1.0:
             yield Remark(Verdict.UNKNOWN, "no frame arrived, so no delay could be measured")
         return
+    if delays.frames < ENOUGH_FRAMES:
+        arrived = f"only {delays.frames} frames arrived, {ENOUGH_FRAMES} are needed to judge delays"
+        yield Remark(Verdict.UNKNOWN, arrived)
     lateness = _overlong if _has_queue(realised.delay_rests, realised.asked) else _late
     early, late = list(_early(delays, realised)), list(lateness(delays, realised))
     yield from early
@@ -287,13 +370,37 @@ def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
     """
     asked, rests = realised.asked, realised.delay_rests
     if asked.rate_bps is None or any(rest.has_queue for rest in rests):
-        medium = ", and the shared medium is not judged" if any(rest.buses for rest in rests) else ""
+        medium = ", and the shared medium has its own row" if any(rest.buses for rest in rests) else ""
         own = "" if asked.rate_bps is None else ", and the length of one of several queues is not judged"
         yield Remark(Verdict.PASS, f"waiting in a queue is part of the delay{own}{medium}")
         return
-    wait_ns = (1 + RATE_TOLERANCE) * realised.longest_wait_ns
-    most_ns = asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised) + wait_ns
-    if delays.p99_ns > most_ns + TAIL_ABOVE_NS:
+    yield from _overlong_wait(delays, realised.longest_wait_ns, asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised))
+
+
+def _full_queue(losses: Losses, realised: Realised) -> Iterator[Remark]:
+    """A queue that dropped frames was full, and the last frame that it took before waited behind all the others. A late
+    timer, or a stall of the machine, fills a queue that would be shorter.
+    """
+    asked, rests = realised.asked, realised.loss_rests
+    if asked.rate_bps is None or not losses.dropped:
+        return
+    if any(rest.has_queue or rest.survival < 1.0 or rest.corrupt_ratio for rest in rests):
+        return
+    trials = independent_trials(losses.frames, asked)
+    low, _ = wilson(losses.ratio * trials, trials, deviations=asked_delays.DEVIATIONS)
+    spread_ns = LONGEST_JITTERS * max((sum(one.jitter_ns for _, one in rest.elements) for rest in rests), default=0)
+    late_ns = TAIL_ABOVE_NS + realised.longest_stall_ns + spread_ns
+    least_ns = asked_delays.least_ns(asked) + (1 - RATE_TOLERANCE) * realised.full_wait_ns - late_ns
+    if low > _most_lost(realised) and realised.longest_ns < least_ns:
+        longest, least = _ms(realised.longest_ns), _ms(least_ns)
+        yield Remark(
+            Verdict.FAIL, f"the queue dropped frames, and the longest delay is {longest}; a full queue makes {least}"
+        )
+
+
+def _overlong_wait(delays: Delays | None, longest_wait_ns: int, delay_ns: int = 0) -> Iterator[Remark]:
+    most_ns = delay_ns + (1 + RATE_TOLERANCE) * longest_wait_ns
+    if delays is not None and delays.p99_ns > most_ns + TAIL_ABOVE_NS:
         yield Remark(
             Verdict.FAIL, f"p99 of the delay is {_ms(delays.p99_ns)}, with a full queue it is {_ms(most_ns)} at most"
         )
@@ -350,11 +457,18 @@ def _reordering(realised: Realised) -> Iterator[Remark]:
 
 
 def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """A damaged frame may be unrecognisable, so losses and damages are judged together."""
+    """A damaged frame may be unrecognisable, so losses and damages are judged together. A sample is checked only if no
+    port was asked to damage frames: then each damaged one is an error.
+    """
     harm, asked = losses.harm, realised.asked
     if harm is None:
         if asked.corrupt_ratio:
             yield Remark(Verdict.UNKNOWN, "the capture was not read, so corruption is not judged")
+        return
+    if harm.is_sample:
+        if harm.damaged:
+            checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
+            yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
     fewest_lost, least_lost, doubled = _losses_asked(realised)
     fewest_damaged, most_damaged = _corruption_asked(realised)
@@ -372,7 +486,7 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
     fewest, least, _ = _losses_asked(realised)
-    most = _either(least, _corruption_asked(realised)[1])
+    most = _most_lost(realised)
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
     undropped = losses.low_without_drops
@@ -385,6 +499,11 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
         yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")
+
+
+def _most_lost(realised: Realised) -> float:
+    """Greatest part of the frames that is lost, other than by queues."""
+    return _either(_losses_asked(realised)[1], _corruption_asked(realised)[1])
 
 
 def _losses_asked(realised: Realised) -> tuple[float, float, float]:
@@ -407,12 +526,15 @@ def _either(one: float, other: float) -> float:
     return 1 - (1 - one) * (1 - other)
 
 
-def _bursts(losses: Losses, asked: Impairment) -> Iterator[Remark]:
-    mean = asked.loss_burst_frames
-    if mean <= 1.0 or losses.burst_frames is None or asked.rate_bps is not None:
+def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
+    mean = realised.asked.loss_burst_frames
+    if mean <= 1.0:
         return
-    if losses.bursts < ENOUGH_BURSTS:
+    if losses.bursts < ENOUGH_BURSTS or losses.burst_frames is None:
         yield Remark(Verdict.UNKNOWN, f"only {losses.bursts} bursts of losses, {ENOUGH_BURSTS} are needed")
+        return
+    if losses.dropped != 0 and _has_queue(realised.loss_rests, realised.asked):
+        yield Remark(Verdict.UNKNOWN, "a queue may have dropped some of the frames, so bursts of losses are not judged")
         return
     # Burst lengths are geometric.
     spread = Z99 * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean
@@ -469,16 +591,25 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     if low > expected or high < least:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")
+        return
+    # netem makes one copy of a frame and none of a copy.
+    more, _ = wilson(min(1.0, losses.extra_copies / losses.frames) * trials, trials)
+    if more > expected:
+        share = _percent(losses.extra_copies / losses.frames)
+        yield Remark(Verdict.FAIL, f"there were {share} as many extra copies as frames, {_percent(expected)} was asked")
 
 
 def _rate(realised: Realised) -> Iterator[Remark]:
-    asked_bps = realised.asked.rate_bps
+    yield from _rate_reached(realised.rate_bps, realised.asked.rate_bps)
+
+
+def _rate_reached(rate_bps: float | None, asked_bps: int | None) -> Iterator[Remark]:
     if asked_bps is None:
         return
-    if realised.rate_bps is None:
+    if rate_bps is None:
         yield Remark(Verdict.UNKNOWN, "the rate was never reached, so it was not tested")
-    elif abs(realised.rate_bps / asked_bps - 1) > RATE_TOLERANCE:
-        yield Remark(Verdict.FAIL, f"the rate is {realised.rate_bps:.0f} bit/s, {asked_bps} bit/s was asked")
+    elif abs(rate_bps / asked_bps - 1) > RATE_TOLERANCE:
+        yield Remark(Verdict.FAIL, f"the rate is {rate_bps:.0f} bit/s, {asked_bps} bit/s was asked")
 
 
 def _cuts(realised: Realised) -> Iterator[Remark]:

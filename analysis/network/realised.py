@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from analysis.network import asked_delays
 from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
+from collector.records import ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
@@ -34,9 +35,14 @@ ELSEWHERE: Element = ("", "")
 """All links and shared media."""
 NO_DROPS: Mapping[Element, int] = {}
 ENOUGH_FRAMES = 200
-"""Fewest frames for which an element is measured alone, or judged."""
+"""Fewest frames for which an element is measured alone, or judged, and fewest arrivals whose delays are judged."""
 
 BUSY_FRAMES = 50
+
+ENOUGH_LOST = 20
+"""Fewest frames after the end of a cut that must not all be lost."""
+ONE_SIDED = 3.2e-5
+"""Chance of more than four deviations in one direction."""
 
 LATE_NS = 300_000
 """Lateness up to which a frame counts as on time."""
@@ -45,6 +51,11 @@ EARLY_NS = 100_000
 WITNESS_NS = 1_000_000
 """The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
 seen."""
+
+RATE_TOLERANCE = 0.05
+"""Part by which a rate may differ from the one asked for."""
+
+LEAST_TRACE_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + TRACE_HEADER_DTYPE.itemsize
 
 CLOCKS_NS = 1_000_000
 """Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
@@ -103,11 +114,16 @@ class Stalled(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """Frames that arrived damaged, and the share of frames that were lost or damaged with its confidence interval, of
-    four deviations. A flipped bit in a header may make a frame unrecognisable: then it counts as lost.
+    """Frames that arrived damaged, of those that were checked, and the share of frames that were lost or damaged with
+    its confidence interval, of four deviations, if all were checked. A flipped bit in a header may make a frame
+    unrecognisable: then it counts as lost.
     """
 
     damaged: int
+    checked: int
+    is_sample: bool
+    """Some arrivals were not checked."""
+    damaged_ratio: float
     hidden: float
     """Part of the damages that no checksum shows: those of the MAC addresses."""
     ratio: float
@@ -126,14 +142,28 @@ class Losses(NamedTuple):
     bursts: int
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
+    dropped: int | None
+    """Most of the frames that queues on the way dropped; None: not known."""
     low_without_drops: float | None
     """As `low`, of four deviations, if all frames that queues on the way dropped were none of them; None: not known."""
     duplicated: int
     """Frames of which more than one copy arrived."""
+    extra_copies: int
+    """Copies beside the first one of each frame."""
     is_rest_missing: bool
     """Fewer were lost than the rest of the path alone was asked to lose."""
     harm: Harm | None
     """None: not known, because no capture was read."""
+
+
+class StillCut(NamedTuple):
+    """A sender whose first frames after the end of a cut did not arrive, though no loss, queue or other cut that was
+    asked for explains it.
+    """
+
+    sender: str
+    frames: int
+    """Frames before the first arrival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +178,12 @@ class Realised:
     losses: Losses | None
     longest_wait_ns: int
     """In its own queue, behind as many frames of the largest size as it may hold, and one more."""
+    full_wait_ns: int
+    """Least wait in its own queue, once it was full: behind one frame less than it may hold, of the smallest size."""
+    longest_ns: int
+    """Longest delay of the frames by which losses are measured."""
+    longest_stall_ns: int
+    """Of the machine, in this interval."""
     rate_bps: float | None
     """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
@@ -155,6 +191,7 @@ class Realised:
     cuts: int
     untested_cuts: int
     """Cuts that no frame met."""
+    still_cut: StillCut | None
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
     """Rests of the paths by which delays and losses were measured; none if all are clear."""
@@ -181,6 +218,7 @@ class _Interval:
     leaked: int = 0
     met: dict[int, int] = field(default_factory=dict)
     """Frames that met each cut, by its start."""
+    still_cut: StillCut | None = None
 
 
 def measure(
@@ -205,6 +243,7 @@ def measure(
     ]
     for peer, own in _by_peer(samples):
         cut_ns: int | None = None
+        healed: _Healed | None = None
         for span, valid_from, valid_until in _valid(_pair_spans(network, element, peer), last_ns):
             cut_ns = None if not span.path.is_cut else span.from_ns if cut_ns is None else cut_ns
             rows = slice(*np.searchsorted(own.sent_ns, (valid_from, valid_until)))
@@ -213,12 +252,17 @@ def measure(
                 continue
             if cut_ns is not None:
                 _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns))
+                healed = _Healed() if element[0] == TO_NODE else None
             elif rows.stop > rows.start and not span.path.is_receiver_down:
                 part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
                 interval.parts.append(part)
+                if healed is not None and healed.is_silent_after(part, queue_drops):
+                    interval.still_cut = StillCut(network.node_name(peer), healed.lost)
     # Trace frames pass the sender's queue, too, and are no samples.
     largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
-    return [_realised(interval, element, largest_bytes, stalls, queue_drops) for interval in intervals]
+    smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
+    sizes_bytes = (smallest_bytes, largest_bytes)
+    return [_realised(interval, element, sizes_bytes, stalls, queue_drops) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -299,10 +343,42 @@ def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_
     interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
 
 
+@dataclass(slots=True)
+class _Healed:
+    """Frames of one sender since the end of a cut, up to the first that arrived."""
+
+    lost: int = 0
+    chance: float = 1.0
+    """That so many frames are lost one after another."""
+    has_arrived: bool = False
+
+    def is_silent_after(self, part: _Part, queue_drops: Mapping[Element, int]) -> bool:
+        """Whether too many frames were lost, with those of this part."""
+        if self.has_arrived:
+            return False
+        has_arrived = part.samples.arrive_ns != NEVER
+        self.has_arrived = bool(has_arrived.any())
+        lost = int(has_arrived.argmax()) if self.has_arrived else len(part)
+        self.lost += lost
+        self.chance *= _next_lost(part.path) ** lost
+        dropped = _dropped([part], queue_drops)
+        return dropped is not None and self.lost - dropped >= ENOUGH_LOST and self.chance < ONE_SIDED
+
+
+def _next_lost(path: Path) -> float:
+    """Greatest chance that a frame is lost if the one before was."""
+    alone = 1.0 - path.survival * (1.0 - path.corrupt_ratio)
+    return max([alone, *(1.0 - 1.0 / one.loss_burst_frames for _, one in path.elements if one.loss_ratio)])
+
+
 def _realised(
-    interval: _Interval, element: Element, largest_bytes: int, stalls: Ints, queue_drops: Mapping[Element, int]
+    interval: _Interval,
+    element: Element,
+    sizes_bytes: tuple[int, int],
+    stalls: Ints,
+    queue_drops: Mapping[Element, int],
 ) -> Realised:
-    parts = interval.parts
+    parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
@@ -312,18 +388,22 @@ def _realised(
         lambda rest: rest.survival == 1.0 and not rest.has_queue,
         lambda rest: not rest.has_queue,
     )
-    delay_ns = _of_arrived(delay_parts, lambda part: part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns)
+    delay_ns = _of_arrived(delay_parts, _delays)
     return Realised(
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
         asked=interval.asked,
-        delays=_delays(delay_ns, interval.asked),
+        delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked, queue_drops),
-        longest_wait_ns=_longest_wait_ns(interval.asked, largest_bytes),
+        longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
+        full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
+        longest_ns=int(_of_arrived(loss_parts, _delays).max(initial=0)),
+        longest_stall_ns=_longest_stall_ns(stalls, interval),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
+        still_cut=interval.still_cut,
         untested_cuts=sum(not met for met in interval.met.values()),
         delay_rests=_rests(delay_parts),
         loss_rests=_rests(loss_parts),
@@ -369,6 +449,15 @@ def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints
     return np.concatenate([np.empty(0, np.int64), *(_arrived(column(part), part) for part in parts)])
 
 
+def _longest_stall_ns(stalls: Ints, interval: _Interval) -> int:
+    is_inside = (stalls[:, 0] < interval.until_ns) & (stalls[:, 1] > interval.from_ns)
+    return int(stalls[is_inside, 2].max(initial=0))
+
+
+def _delays(part: _Part) -> Ints:
+    return part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns
+
+
 def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: Ints) -> Stalled | None:
     if not len(stalls) or not len(delay_ns):
         return None
@@ -376,7 +465,7 @@ def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: 
     is_excused = stall_ns > 0
     if not is_excused.any():
         return None
-    return Stalled(int(is_excused.sum()), int(stall_ns.max()), _delays(delay_ns[~is_excused], asked))
+    return Stalled(int(is_excused.sum()), int(stall_ns.max()), delays_of(delay_ns[~is_excused], asked))
 
 
 def _excuses(part: _Part, stalls: Ints) -> Ints:
@@ -417,7 +506,7 @@ def _spread_ns(path: Path) -> int:
     return spread_ns
 
 
-def _delays(delay_ns: Ints, asked: Impairment) -> Delays | None:
+def delays_of(delay_ns: Ints, asked: Impairment) -> Delays | None:
     if not len(delay_ns):
         return None
     p1_ns, p10_ns, p50_ns, p90_ns, p99_ns = np.percentile(delay_ns, (1, 10, 50, 90, 99)).tolist()
@@ -454,8 +543,10 @@ def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Elem
         high=_own_share(high, survival),
         bursts=bursts,
         burst_frames=lost / bursts if bursts else None,
+        dropped=dropped,
         low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
+        extra_copies=int(np.maximum(copies - 1, 0).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials),
     )
@@ -474,13 +565,22 @@ def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int 
 
 def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:
     damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
-    if (damage == NOT_KNOWN).any():
+    damaged, checked = int((damage == DAMAGED).sum()), int((damage != NOT_KNOWN).sum())
+    if checked < min(1, len(damage)):
         return None
-    damaged = int((damage == DAMAGED).sum())
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
-    return Harm(damaged, _NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0, ratio, low, high)
+    return Harm(
+        damaged=damaged,
+        checked=checked,
+        is_sample=checked < len(damage),
+        damaged_ratio=damaged / max(1, checked) * len(damage) / frames,
+        hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
+        ratio=ratio,
+        low=low,
+        high=high,
+    )
 
 
 _NO_CHECKSUM_BYTES = 12
@@ -498,9 +598,19 @@ def _own_share(loss: float, survival: float) -> float:
     return min(1.0, max(0.0, 1.0 - (1.0 - loss) / survival)) if survival > 0 else 0.0
 
 
-def _longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
+def longest_wait_ns(asked: Impairment, largest_bytes: int) -> int:
     one_more = 0 if asked.rate_bps is None else largest_bytes * 8 * 10**9 // asked.rate_bps
     return queue_ns(asked, largest_bytes) + one_more
+
+
+def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) -> int:
+    """The frame that is sent next may be counted in the queue, though almost all of it was waited for. A queue of bytes
+    may be full with room for almost one frame."""
+    if asked.rate_bps is None:
+        return 0
+    if asked.queue_bytes is not None:
+        return max(0, asked.queue_bytes - 2 * largest_bytes) * 8 * 10**9 // asked.rate_bps
+    return max(0, queue_ns(asked, smallest_bytes) - smallest_bytes * 8 * 10**9 // asked.rate_bps)
 
 
 def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from analysis.metrics import estimate, skew
-from analysis.network import accuracy, realised
+from analysis.network import accuracy, media, realised
 from tests.analysis.edits import Edit
 from tests.analysis.metrics import test_estimate, test_skew
-from tests.analysis.network import test_realised
+from tests.analysis.network import test_media, test_realised
 
 EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy.judge, "if realised.leaked:", "if False:")),
     (test_realised, Edit(accuracy.judge, "frames < ENOUGH_FRAMES", "frames < 1")),
     (test_realised, Edit(accuracy.judge, "*_delay(realised),", "")),
     (test_realised, Edit(accuracy.judge, "*_loss(realised.losses, realised),", "")),
-    (test_realised, Edit(accuracy.judge, "*_bursts(realised.losses, realised.asked),", "")),
+    (test_realised, Edit(accuracy.judge, "*_bursts(realised.losses, realised),", "")),
     (test_realised, Edit(accuracy.judge, "*_duplicates(realised.losses, realised),", "")),
     (test_realised, Edit(accuracy.judge, "*_rate(realised),", "")),
     (test_realised, Edit(accuracy.judge, "*_reordering(realised),", "")),
@@ -43,10 +43,38 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._delay, "stalled.frames > STALLED_RATIO", "stalled.frames < STALLED_RATIO")),
     (test_realised, Edit(accuracy._loss, "losses.high < fewest", "losses.high < 0")),
     (test_realised, Edit(accuracy._loss, "losses.low > most", "losses.low > 1")),
-    (test_realised, Edit(accuracy._loss, "_either(least, _corruption_asked(realised)[1])", "least")),
+    (test_realised, Edit(accuracy._most_lost, "_corruption_asked(realised)[1]", "0")),
     (test_realised, Edit(accuracy._duplicates, "low > expected or high < least", "low <= expected and high >= least")),
-    (test_realised, Edit(accuracy._rate, "realised.rate_bps is None", "False")),
+    (test_realised, Edit(accuracy._delay, "delays.frames < ENOUGH_FRAMES", "False")),
+    (test_realised, Edit(accuracy._full_queue, "realised.longest_ns < least_ns", "False")),
+    (test_realised, Edit(accuracy._full_queue, "low > _most_lost(realised)", "True")),
+    (test_realised, Edit(accuracy._full_queue, "rest.has_queue or", "")),
+    (test_realised, Edit(accuracy._full_queue, "+ realised.longest_stall_ns", "")),
+    (test_realised, Edit(accuracy._full_queue, "+ spread_ns", "")),
+    (test_realised, Edit(realised._full_wait_ns, "2 * largest_bytes", "0")),
+    (test_realised, Edit(realised._full_wait_ns, "- smallest_bytes * 8 * 10**9 // asked.rate_bps", "")),
+    (test_realised, Edit(accuracy._bursts, "bursts < ENOUGH_BURSTS", "bursts < 5")),
+    (test_realised, Edit(accuracy._bursts, "bursts < ENOUGH_BURSTS", "bursts < 60")),
+    (test_realised, Edit(accuracy._bursts, "losses.dropped != 0 and", "False and")),
+    (test_realised, Edit(accuracy._bursts, "losses.dropped != 0 and", "")),
+    (test_realised, Edit(accuracy._duplicates, "(1 - _corruption_asked(realised)[1]) ** 2", "0.5")),
+    (test_realised, Edit(accuracy._duplicates, "more > expected", "False")),
+    (
+        test_realised,
+        Edit(
+            accuracy._duplicates, "min(1.0, losses.extra_copies / losses.frames)", "losses.duplicated / losses.frames"
+        ),
+    ),
+    (test_realised, Edit(accuracy._rate_reached, "if rate_bps is None", "if False")),
     (test_realised, Edit(accuracy.judge, "*_cuts(realised),", "")),
+    (test_realised, Edit(accuracy.judge, "if realised.still_cut is not None:", "if False:")),
+    (test_realised, Edit(realised.measure, "healed = _Healed() if element[0] == TO_NODE else None", "healed = None")),
+    (test_realised, Edit(realised._Healed.is_silent_after, "self.lost - dropped", "self.lost")),
+    (test_realised, Edit(realised._Healed.is_silent_after, ">= ENOUGH_LOST", ">= 0")),
+    (test_realised, Edit(realised._Healed.is_silent_after, "self.chance < ONE_SIDED", "True")),
+    (test_realised, Edit(realised._Healed.is_silent_after, "if self.has_arrived:", "if False:")),
+    (test_realised, Edit(realised._next_lost, "(1.0 - path.corrupt_ratio)", "1")),
+    (test_realised, Edit(realised._next_lost, "1.0 - 1.0 / one", "0 / one")),
     (test_realised, Edit(realised._take_cut, "- CLOCKS_NS)", "+ CLOCKS_NS)")),
     (test_realised, Edit(realised._take_cut, "- span.path.delay_ns", "")),
     (test_realised, Edit(accuracy._loss, "undropped <= most", "True")),
@@ -57,9 +85,22 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._independence, "is_bursty or len(chances) > 1 or ", "")),
     (test_realised, Edit(accuracy._independence, "< ONE_SIDED", "< 1")),
     (test_realised, Edit(accuracy._chance_of_runs, "_log_choose(kept + 1, runs)", "_log_choose(kept, runs)")),
-    (test_realised, Edit(accuracy._overlong, "+ wait_ns", "")),
-    (test_realised, Edit(accuracy._overlong, "delays.p99_ns > most_ns", "delays.p99_ns > 2 * most_ns")),
+    (test_realised, Edit(accuracy._overlong_wait, "+ (1 + RATE_TOLERANCE) * longest_wait_ns", "")),
+    (test_realised, Edit(accuracy._overlong_wait, "delays.p99_ns > most_ns", "delays.p99_ns > 2 * most_ns")),
     (test_realised, Edit(realised.wilson, "spread = deviations", "spread = 0")),
+    (test_realised, Edit(accuracy._corruption, "if harm.damaged:", "if False:")),
+    (test_realised, Edit(realised._harm, "damage != NOT_KNOWN", "damage == NOT_KNOWN")),
+    (test_media, Edit(accuracy._medium, "found.ahead_ns > EARLY_NS", "False")),
+    (test_media, Edit(accuracy._medium, "if found.unjudged:", "if False:")),
+    (test_media, Edit(accuracy._medium, "yield from _overlong_wait", "_overlong_wait")),
+    (test_media, Edit(accuracy._medium, "found.dropped and", "False and")),
+    (test_media, Edit(accuracy._medium, "found.rate.nearest_bps(asked_bps)", "asked_bps")),
+    (test_media, Edit(media.measured, "<= dropped +", "<=")),
+    (test_media, Edit(media._ahead_ns, "(1 + RATE_TOLERANCE)", "(1 - RATE_TOLERANCE)")),
+    (test_media, Edit(media._rate, "+ LATE_NS", "")),
+    (test_media, Edit(media._lasting, ">= BACKLOG_NS", ">= 0")),
+    (test_media, Edit(media._rate, "if len(stalls):", "if False:")),
+    (test_media, Edit(media._rate, "(1 - UNSEEN_SLACK) * surely", "surely")),
     (test_estimate, Edit(estimate.estimate, "t_quantile(count - 1)", "t_quantile(count)")),
     (test_estimate, Edit(estimate.estimate, "/ math.sqrt(count)", "/ count")),
     (test_estimate, Edit(estimate._within, "total += term", "total -= term")),

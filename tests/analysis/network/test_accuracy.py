@@ -16,7 +16,7 @@ from analysis.network import accuracy
 from analysis.requested_network import Network, RecordedFault, build
 from analysis.tasks import Staging
 from collector.parse import read_interfaces
-from collector.records import ENVELOPE_DTYPE
+from collector.records import ENVELOPE_DTYPE, PortDirection
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 from topologies.model import Impairment
 
@@ -104,6 +104,40 @@ def harmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     return measured(spark, run, tmp_path_factory.mktemp("harmed"), build(run.topology, asked, ()))
 
 
+@pytest.fixture(scope="module")
+def unasked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """n1 multicasts. At n2 every fiftieth frame has a flipped bit, though no corruption was asked for anywhere."""
+    run = MadeRun(TWO)
+    for turn in range(10 * COUNT):
+        at_ns = START_NS + turn * EVERY_NS // 10
+        run.datagram(at_ns, N1, {N2: [at_ns + 70_000], N3: [at_ns + 50_000]}, payload=b"x" * 1200)
+        if turn % 50 == 7:
+            seen = run.sightings[-2]
+            run.sightings[-2] = replace(seen, data=seen.data[:500] + b"y" + seen.data[501:])
+    return measured(spark, run, tmp_path_factory.mktemp("unasked"), build(run.topology, {}, ()))
+
+
+BUS = TWO.replace("p1: {nodes: 3}", "p1: {nodes: 3, bus: {rate: 10 Mbit/s, queue: 200 frames}}")
+
+
+@pytest.fixture(scope="module", params=[1.0, 1.5], ids=["as asked", "too fast"])
+def bus(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[float, dict[tuple[str, str], dict[str, Any]]]:
+    """n1 multicasts 120 frames at a time; the medium has this part of the rate asked for."""
+    run = MadeRun(BUS)
+    for turn in range(10):
+        at_ns = START_NS + 60 * turn * EVERY_NS
+        for place in range(120):
+            run.datagram(at_ns + place * 1000, N1, {}, payload=b"x" * 400)
+            frame = run.sightings[-1]
+            left_ns = at_ns + int((place + 1) * len(frame.data) * 800 / request.param) + 80_000
+            run.sightings += [
+                replace(frame, time_ns=left_ns, port=n, direction=PortDirection.OUTBOUND) for n in (N2, N3)
+            ]
+    return request.param, measured(spark, run, tmp_path_factory.mktemp("bus"), build(run.topology, {}, ()))
+
+
 TO, FROM = "to-node", "from-node"
 IN_KEY = 14 + 20 + 8 + ENVELOPE_DTYPE.itemsize - 1
 """The last byte of the number of a datagram."""
@@ -143,7 +177,13 @@ IN_KEY = 14 + 20 + 8 + ENVELOPE_DTYPE.itemsize - 1
         ("near", ("p2/n1", TO), {"frames": COUNT, "loss_ratio": 0.0}),
         ("near", ("p2/n1", FROM), {"frames": 0}),
         ("near", ("p1/n1", FROM), {"frames": 2 * COUNT, "extra_copies": COUNT // 6}),
-        ("two", ("p1/n3", TO), {"corrupt_ratio": None}),
+        ("two", ("p1/n3", TO), {"corrupt_ratio": 0.0}),
+        ("unasked", ("p1/n3", TO), {"verdict": "pass", "corrupt_ratio": 0.0}),
+        (
+            "unasked",
+            ("p1/n2", TO),
+            {"verdict": "fail", "corrupt_ratio": pytest.approx(0.02, abs=0.02), "loss_ratio": 0.0},
+        ),
         (
             *("harmed", ("p1/n2", TO)),
             {
@@ -169,6 +209,8 @@ IN_KEY = 14 + 20 + 8 + ENVELOPE_DTYPE.itemsize - 1
         "a near multicast that no member could have received",
         "the sender of a near multicast, and not once for each receiver",
         "nothing is damaged where no corruption was asked for",
+        "nor beside a port that damages frames unasked",
+        "damage that was not asked for, in a sample of the frames",
         "damaged frames; those whose key is damaged are lost, and no copies",
         "intact frames beside damaged ones",
     ],
@@ -179,6 +221,18 @@ def test_each_port_is_measured_by_what_passes_it(
     found = request.getfixturevalue(made)
     assert list(found) == [(name, way) for name in ("p1/n1", "p1/n2", "p1/n3", "p2/n1") for way in (TO, FROM)]
     assert {name: found[port][name] for name in expected} == expected
+
+
+@pytest.mark.spark
+def test_a_shared_medium_has_a_row(bus: tuple[float, dict[tuple[str, str], dict[str, Any]]]) -> None:
+    factor, rows = bus
+    assert list(rows)[-1] == ("p1", "shared")
+    row = rows["p1", "shared"]
+    assert row["asked"] == '{"rate_bps": 10000000, "queue_frames": 200}'
+    assert row["frames"] == 1200
+    assert row["rate_bps"] == pytest.approx(factor * 10e6, rel=0.001)
+    assert row["loss_ratio"] is None
+    assert row["verdict"] == ("pass" if factor == 1.0 else "fail")
 
 
 def test_the_references_of_a_sender_are_those_with_the_least_else_on_the_way() -> None:

@@ -81,11 +81,25 @@ def lossy(count: int, loss: float, seed: int) -> Samples:
     return lose(sent(count, every_ns=10_000), RNG(seed).random(count) < loss)
 
 
+def few(arrivals: int, *, delay_ns: int) -> Samples:
+    """So many frames arrive, one of twenty."""
+    return lose(sent(20 * arrivals, delay_ns=delay_ns), RNG(15).permutation(20 * arrivals) >= arrivals)
+
+
+FEW = "only {} frames arrived, 200 are needed to judge delays"
+
+
 def damaged(part: float, *, lost: float = 0.0) -> Samples:
     """10,000 frames, of which these parts arrive damaged and not at all."""
     place = RNG(14).permutation(10_000) % 100
     samples = replace(sent(10_000), damage=np.where(place < 100 * part, DAMAGED, INTACT).astype(np.int8))
     return lose(samples, place >= 100 * (1 - lost))
+
+
+def sampled(samples: Samples) -> Samples:
+    """One frame of twenty is checked."""
+    is_checked = np.arange(len(samples)) % 20 == 0
+    return replace(samples, damage=np.where(is_checked, samples.damage, NOT_KNOWN).astype(np.int8))
 
 
 UNRECOGNISABLE = "frames that are damaged beyond recognition count as lost"
@@ -148,6 +162,16 @@ def overrun(rate_bps: float, queue: int = 20) -> Samples:
     return arriving(samples, np.array(arrive, np.int64))
 
 
+def copied(frames: int, copies: int) -> Samples:
+    """10,000 frames, of which this many arrive so often."""
+    return replace(sent(10_000), copies=np.where(RNG(16).permutation(10_000) < frames, copies, 1))
+
+
+def in_bursts(bursts: int, length: int) -> Samples:
+    """So many bursts of losses; a tenth of the frames is lost."""
+    return lose(sent(10 * length * bursts), np.arange(10 * length * bursts) % (10 * length) < length)
+
+
 def change(kind: str, at_ns: int, lasts_ns: int, **fields: object) -> RecordedFault:
     given = {"targets": (), "direction": None, "asked": {}, "until_id": None} | fields
     return RecordedFault(id=0, kind=kind, issued_ns=at_ns, effective_ns=at_ns + lasts_ns, **given)  # type: ignore[arg-type]
@@ -158,6 +182,7 @@ HIGH = Impairment(delay_ns=50 * MS, jitter_ns=50 * MS, distribution=Distribution
 SLIGHT = Impairment(delay_ns=50 * MS, jitter_ns=MS)
 JITTERED = Impairment(delay_ns=5 * MS, jitter_ns=2 * MS)
 BURSTY = Impairment(loss_ratio=0.1, loss_burst_frames=4.0)
+COPIED = Impairment(duplicate_ratio=0.05)
 NARROW = Impairment(rate_bps=1_000_000, queue_frames=20)
 WIDE = Impairment(delay_ns=50 * MS, jitter_ns=20 * MS)
 REORDERED = Impairment(delay_ns=10 * MS, reorder_ratio=0.3)
@@ -292,6 +317,31 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         PASS,
         "reordering is not told apart from other differences of delay, so it is not judged",
     ),
+    "few arrivals, none of which skipped the delay": (
+        few(13, delay_ns=10_060_000),
+        replace(REORDERED, reorder_ratio=0.4, loss_ratio=0.95),
+        UNKNOWN,
+        FEW.format(13),
+    ),
+    "few arrivals, which show that there is no jitter": (
+        few(15, delay_ns=20_060_000),
+        Impairment(delay_ns=20 * MS, jitter_ns=20 * MS, loss_ratio=0.95),
+        FAIL,
+        "p99 of the delay is 20.060 ms, 39.604 ms was asked",
+    ),
+    "few arrivals that are as late as asked": (
+        few(199, delay_ns=5_060_000),
+        replace(DELAYED, loss_ratio=0.95),
+        UNKNOWN,
+        FEW.format(199),
+    ),
+    "just enough arrivals": (few(200, delay_ns=5_060_000), replace(DELAYED, loss_ratio=0.95), PASS, ""),
+    "few arrivals that are late": (
+        few(199, delay_ns=5_310_000),
+        replace(DELAYED, loss_ratio=0.95),
+        FAIL,
+        "median delay is 5.310 ms, 5.000 ms was",
+    ),
     "loss unasked": (lossy(20_000, 0.001, 4), CLEAR, FAIL, "of the frames were lost, 0 % was asked"),
     "more loss": (lossy(20_000, 0.12, 4), Impairment(loss_ratio=0.1), FAIL, "of the frames were lost, 10 % was asked"),
     "less loss": (lossy(20_000, 0.08, 4), Impairment(loss_ratio=0.1), FAIL, "of the frames were lost, 10 % was asked"),
@@ -309,6 +359,19 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "less corruption": (damaged(0.05), CORRUPT, FAIL, "5 % of the frames were lost or damaged, 10 % was to be damaged"),
     "more corruption": (damaged(0.2), CORRUPT, FAIL, "20 % of the frames were lost or damaged, 10 % was to be damaged"),
     "no corruption": (damaged(0.0), CORRUPT, FAIL, "0 % of the frames were lost or damaged, 10 % was to be damaged"),
+    "damage unasked, in a sample": (
+        sampled(damaged(0.01)),
+        CLEAR,
+        FAIL,
+        "4 of 500 checked frames were damaged, and no corruption was asked for",
+    ),
+    "damage unasked beside a loss, in a sample": (
+        sampled(damaged(0.01, lost=0.1)),
+        Impairment(loss_ratio=0.1),
+        FAIL,
+        "checked frames were damaged, and no corruption was asked for",
+    ),
+    "no damage in a sample": (sampled(damaged(0.0)), CLEAR, PASS, ""),
     "corruption at another port than asked": (
         damaged(0.05),
         CLEAR,
@@ -356,6 +419,30 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         BURSTY,
         FAIL,
         "bursts of losses have 1.11 frames, 4 was",
+    ),
+    "no burst at all": (
+        sent(320),
+        Impairment(loss_ratio=0.2, loss_burst_frames=10.0),
+        UNKNOWN,
+        "only 0 bursts of losses, 50 are needed",
+    ),
+    "no burst at all in many frames": (sent(20_000), BURSTY, FAIL, "0 % of the frames were lost, 10 % was asked"),
+    "bursts as asked, but few": (in_bursts(49, 4), BURSTY, UNKNOWN, "only 49 bursts of losses, 50 are needed"),
+    "bursts as asked": (in_bursts(50, 4), BURSTY, PASS, ""),
+    "single losses, just enough": (in_bursts(50, 1), BURSTY, FAIL, "bursts of losses have 1.00 frames, 4 was asked"),
+    "fewer copies": (copied(350, 2), COPIED, FAIL, "3.5 % of the frames arrived twice, 5 % should"),
+    "as many copies": (copied(500, 2), COPIED, PASS, ""),
+    "frames that arrive three times": (
+        copied(500, 3),
+        COPIED,
+        FAIL,
+        "there were 10 % as many extra copies as frames, 5 % was asked",
+    ),
+    "more copies than frames": (
+        copied(500, 50),
+        COPIED,
+        FAIL,
+        "there were 245 % as many extra copies as frames, 5 % was asked",
     ),
     "another rate": (overrun(900_000), NARROW, FAIL, "the rate is 900000 bit/s, 1000000 bit/s was asked"),
     "a rate that is never reached": (
@@ -574,6 +661,33 @@ def test_bursts_of_losses_have_the_asked_length() -> None:
     assert accuracy.judge(found) == (PASS, "")
 
 
+QUEUED_BURSTS = replace(BURSTY, rate_bps=10_000_000)
+MAY_HAVE_DROPPED = "a queue may have dropped some of the frames, so bursts of losses are not judged"
+
+
+@pytest.mark.parametrize(
+    ("length", "drops", "expected"),
+    [
+        (4, {N2: 0}, (PASS, "waiting in a queue is part of the delay")),
+        (1, {N2: 0}, (FAIL, "bursts of losses have 1.00 frames, 4 was asked")),
+        (1, {N2: 1}, (UNKNOWN, MAY_HAVE_DROPPED)),
+        (4, {}, (UNKNOWN, MAY_HAVE_DROPPED)),
+    ],
+    ids=["as asked", "single losses", "a queue that dropped a frame", "a queue whose drops were not counted"],
+)
+def test_bursts_are_judged_behind_a_queue_that_dropped_nothing(
+    length: int, drops: dict[Element, int], expected: tuple[Verdict, str]
+) -> None:
+    """Each frame that is not lost leaves when the one before has passed, at 10 Mbit/s."""
+    frames = in_bursts(100, length)
+    is_lost = frames.arrive_ns == NEVER
+    sent_ns = 480_000 * np.cumsum(~is_lost)
+    frames = arriving(replace(frames, sent_ns=sent_ns), np.where(is_lost, NEVER, sent_ns + MS))
+    (found,) = to_n2(frames, QUEUED_BURSTS, queue_drops=drops)
+
+    assert accuracy.judge(found) == expected
+
+
 def test_bursts_run_through_the_frames_of_all_senders() -> None:
     """The frames of two senders alternate; a burst of four frames hits two of each."""
     even, odd = sent(4000, every_ns=2 * MS), sent(4000, peer=2, start_ns=MS, every_ns=2 * MS)
@@ -663,6 +777,73 @@ def test_frames_wait_no_longer_than_the_queue(
 DROPS = dict.fromkeys([N2, ("from-node", "p1/n1")], 300)
 
 
+FULL = f"{WAITED}; a queue dropped more than the asked loss"
+TOO_SHORT = "the queue dropped frames, and the longest delay is {} ms; a full queue makes {} ms"
+UNTOLD = f"{WAITED}; whether losses were independent is not judged"
+NEVER_REACHED = "the rate was never reached, so it was not tested"
+BYTES = Impairment(rate_bps=10**6, queue_bytes=12_000)
+
+
+@pytest.mark.parametrize(
+    ("queue", "asked", "sender", "stall_ms", "expected"),
+    [
+        (1, NARROW, {}, 0, (FAIL, TOO_SHORT.format("4.800", "85.640"))),
+        (18, NARROW, {}, 0, (FAIL, TOO_SHORT.format("84.700", "85.640"))),
+        (19, NARROW, {}, 0, (PASS, FULL)),
+        (18, NARROW, {}, 1, (PASS, FULL)),
+        (
+            18,
+            NARROW,
+            {"from-node": replace(NARROW, rate_bps=10**7)},
+            0,
+            (UNKNOWN, NEVER_REACHED),
+        ),
+        (29, Impairment(rate_bps=10**6), {}, 0, (FAIL, TOO_SHORT.format("136.400", "4554.440"))),
+        (16, BYTES, {}, 0, (FAIL, TOO_SHORT.format("75.300", "81.080"))),
+        (18, BYTES, {}, 0, (PASS, FULL)),
+        (
+            12,
+            replace(NARROW, loss_ratio=0.6),
+            {},
+            0,
+            (PASS, f"{WAITED}; whether losses were independent is not judged"),
+        ),
+    ],
+    ids=[
+        "one frame in place of twenty",
+        "two frames short",
+        "one frame short",
+        "two frames short, and a stall that may have filled it",
+        "one of two queues",
+        "shorter than a queue that was not asked for",
+        "four frames short of its bytes",
+        "two frames short of its bytes",
+        "no more losses than were asked for",
+    ],
+)
+def test_the_longest_wait_in_a_queue_that_dropped_frames_is_that_of_a_full_one(
+    queue: int, asked: Impairment, sender: dict[str, Impairment], stall_ms: int, expected: tuple[Verdict, str]
+) -> None:
+    frames = overrun(1_000_000, queue)
+    drops = dict.fromkeys([N2, ("from-node", "p1/n1")], int((frames.copies == 0).sum()))
+    stalls = stalls_with_backlog([(900 * MS, (900 + stall_ms) * MS)])
+    (found,) = at(N2, frames, {"p1/n2": {"to-node": asked}, "p1/n1": sender}, queue_drops=drops, stalls=stalls)
+
+    assert accuracy.judge(found) == expected
+
+
+@pytest.mark.parametrize(("jitter_ms", "expected"), [(0, FAIL), (4, PASS)])
+def test_jitter_before_a_full_queue_may_have_made_its_wait_shorter(jitter_ms: int, expected: Verdict) -> None:
+    """A frame in the queue had up to four times the jitter less delay than the others."""
+    sender = {"from-node": Impairment(delay_ns=20 * MS, jitter_ns=jitter_ms * MS, distribution=Distribution.NORMAL)}
+    frames = overrun(1_000_000, 16)
+    asked = {"p1/n2": {"to-node": NARROW}, "p1/n1": sender}
+    frames = arriving(frames, np.where(frames.arrive_ns == NEVER, NEVER, frames.arrive_ns + 20 * MS))
+    (found,) = at(N2, frames, asked, queue_drops={N2: int((frames.copies == 0).sum())})
+
+    assert ("a full queue makes" in accuracy.judge(found).text) is (expected is FAIL)
+
+
 UNDROPPED = "33.3 % of the frames were lost, 0 % was asked"
 
 
@@ -696,7 +877,7 @@ def test_a_neighbour_of_a_queue_is_excused_by_the_drops_of_that_queue(dropped: i
 
 
 BUS_DROPS = (
-    f"{WAITED}, and the shared medium is not judged; a queue dropped more than the asked loss;"
+    f"{WAITED}, and the shared medium has its own row; a queue dropped more than the asked loss;"
     " measured together with the shared medium"
 )
 
@@ -879,6 +1060,59 @@ def test_a_cut_lets_no_frame_pass_while_it_lasts(
 def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
     (found,) = to_n2(sent(1000), CLEAR, CUT)
     assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
+
+
+SLOWED = change("impair", 1500 * MS, 2 * MS, targets=("p1/n2",), direction="to-node", asked={"p1/n2": DELAYED})
+SILENT = "the first {} frames from p1/n1 after the end of a cut did not arrive"
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked", "drops", "expected"),
+    [
+        (2000, CLEAR, 0, (FAIL, SILENT.format(1380))),
+        (640, CLEAR, 0, (FAIL, SILENT.format(20))),
+        (639, CLEAR, 0, None),
+        (2000, Impairment(loss_ratio=1.0), 0, None),
+        (650, Impairment(loss_ratio=0.7), 0, (FAIL, SILENT.format(30))),
+        (640, Impairment(loss_ratio=0.7), 0, None),
+        (640, Impairment(corrupt_ratio=0.7), 0, None),
+        (650, replace(BURSTY, loss_burst_frames=8.0), 0, None),
+        (720, replace(BURSTY, loss_burst_frames=8.0), 0, (FAIL, SILENT.format(100))),
+        (642, Impairment(rate_bps=10**7, queue_frames=1), 1, None),
+        (642, Impairment(rate_bps=10**7, queue_frames=1), 0, (FAIL, SILENT.format(20))),
+    ],
+    ids=[
+        "none arrives for ever",
+        "20 are lost, then all arrive",
+        "19 are lost",
+        "all are lost as asked",
+        "30 of a sender that loses seven of ten",
+        "20 of a sender that loses seven of ten",
+        "20 of a port that damages seven of ten",
+        "30 of a port that loses bursts of eight",
+        "100 of a port that loses bursts of eight",
+        "a queue dropped one of them",
+        "the queue dropped none of them",
+    ],
+)
+def test_each_sender_is_heard_again_after_a_cut(
+    kept: int, asked: Impairment, drops: int, expected: tuple[Verdict, str] | None
+) -> None:
+    """The cut ends at 600 ms, and frames are judged from 620 ms on; those before `kept` ms are lost."""
+    frames = sent(2000)
+    frames = together(lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns < kept * MS)), sent(2000, peer=2))
+    (found,) = to_n2(frames, asked, *cut_for(98), queue_drops={N2: drops}, last_ns=2020 * MS)
+
+    remark = accuracy.judge(found)
+    assert remark == expected if expected is not None else "after the end of a cut" not in remark.text
+
+
+def test_a_sender_that_is_silent_later_than_after_a_cut_has_lost_frames() -> None:
+    frames = sent(3000)
+    frames = lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns != 700 * MS))
+    found = to_n2(frames, CLEAR, *cut_for(98), SLOWED)
+
+    assert [one.still_cut is not None for one in found] == [True, False]
 
 
 def test_a_damaged_frame_with_the_key_of_one_behind_a_cut_is_no_leak() -> None:
