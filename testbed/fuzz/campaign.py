@@ -127,7 +127,8 @@ The machines of `objects` have a view of each sub-network, which no record shows
 *Promises*: *all*, if each world was judged by all that the protocol promises today; else the promises that are younger
 than some of the worlds, with the number of worlds that were judged by each. Checks of a promise may have become
 stricter since: most worlds are older than 666d3f31 (validity and agreement bind restarted members), and only those from
-eb07b373 on were judged on quorums.
+eb07b373 on were judged on quorums. Those from 838c6b70 on were judged on deliveries in a minority and on optimistic
+deliveries that stand at joiners; a request to leave or a later fault excuses less in them.
 
 | protocol | worlds | promises | with later views | faults that met traffic | failing |
 |---|---|---|---|---|---|
