@@ -20,6 +20,7 @@ from analysis.network.realised import (
     INTACT,
     NEVER,
     NOT_KNOWN,
+    ONE_SIDED,
     Delays,
     Losses,
     Realised,
@@ -628,7 +629,7 @@ def test_independent_losses_are_hardly_ever_taken_for_bursts(loss: float) -> Non
     for level in (0.1, 0.01, 0.001):
         most = level + 4 * math.sqrt(level / len(chances))
         assert np.mean(np.array(chances) < level) < most
-    assert min(chances) > accuracy.ONE_SIDED
+    assert min(chances) > ONE_SIDED
 
 
 def test_losses_of_senders_with_different_losses_are_not_called_independent_or_not() -> None:
