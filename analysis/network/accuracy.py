@@ -378,8 +378,9 @@ def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
 
 
 def _full_queue(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """A queue that dropped frames was full, and the last frame that it took before waited behind all the others. A late
-    timer, or a stall of the machine, fills a queue that would be shorter.
+    """A queue that dropped frames was full: as many frames as it may hold were in it. Where not all of them are known,
+    the last one that it took waited behind all the others, which may be small. A late timer, or a stall of the machine,
+    fills a queue that would be shorter.
     """
     asked, rests = realised.asked, realised.loss_rests
     if asked.rate_bps is None or not losses.dropped:
@@ -388,10 +389,17 @@ def _full_queue(losses: Losses, realised: Realised) -> Iterator[Remark]:
         return
     trials = independent_trials(losses.frames, asked)
     low, _ = wilson(losses.ratio * trials, trials, deviations=asked_delays.DEVIATIONS)
+    if low <= _most_lost(realised):
+        return
+    if realised.most_waiting is not None and asked.queue_frames is not None:
+        if realised.most_waiting + 1 < FEWER_WAITING * asked.queue_frames:
+            waiting = f"the queue dropped frames, and {realised.most_waiting} waited at most"
+            yield Remark(Verdict.FAIL, f"{waiting}; it should hold {asked.queue_frames}")
+        return
     spread_ns = LONGEST_JITTERS * max((sum(one.jitter_ns for _, one in rest.elements) for rest in rests), default=0)
     late_ns = TAIL_ABOVE_NS + realised.longest_stall_ns + spread_ns
     least_ns = asked_delays.least_ns(asked) + (1 - RATE_TOLERANCE) * realised.full_wait_ns - late_ns
-    if low > _most_lost(realised) and realised.longest_ns < least_ns:
+    if realised.longest_ns < least_ns:
         longest, least = _ms(realised.longest_ns), _ms(least_ns)
         yield Remark(
             Verdict.FAIL, f"the queue dropped frames, and the longest delay is {longest}; a full queue makes {least}"

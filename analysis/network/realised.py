@@ -180,6 +180,8 @@ class Realised:
     """In its own queue, behind as many frames of the largest size as it may hold, and one more."""
     full_wait_ns: int
     """Least wait in its own queue, once it was full: behind one frame less than it may hold, of the smallest size."""
+    most_waiting: int | None
+    """Most frames in its own queue at once, as one of them found it, itself included; None: not all are known."""
     longest_ns: int
     """Longest delay of the frames by which losses are measured."""
     longest_stall_ns: int
@@ -398,6 +400,7 @@ def _realised(
         losses=_losses(loss_parts, interval.asked, queue_drops),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
+        most_waiting=_most_waiting(parts) if element[0] == TO_NODE else None,
         longest_ns=int(_of_arrived(loss_parts, _delays).max(initial=0)),
         longest_stall_ns=_longest_stall_ns(stalls, interval),
         rate_bps=_rate_bps(parts, interval.asked),
@@ -611,6 +614,19 @@ def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) ->
     if asked.queue_bytes is not None:
         return max(0, asked.queue_bytes - 2 * largest_bytes) * 8 * 10**9 // asked.rate_bps
     return max(0, queue_ns(asked, smallest_bytes) - smallest_bytes * 8 * 10**9 // asked.rate_bps)
+
+
+def _most_waiting(parts: Sequence[_Part]) -> int | None:
+    """Known if each frame that enters the queue arrives once and in the end, and enters at a known time."""
+    elements = {one for part in parts for _, one in part.path.elements}
+    if any(one.jitter_ns or one.reorder_ratio or one.duplicate_ratio or one.corrupt_ratio for one in elements):
+        return None
+    if any(part.rest.has_queue for part in parts):
+        return None
+    entered_ns = np.sort(_of_arrived(parts, lambda part: part.samples.sent_ns + part.path.delay_ns))
+    left_ns = np.sort(_of_arrived(parts, lambda part: part.samples.arrive_ns))
+    waiting = np.arange(1, len(entered_ns) + 1) - np.searchsorted(left_ns, entered_ns, "right")
+    return int(waiting.max(initial=0))
 
 
 def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:
