@@ -25,7 +25,7 @@ from analysis.capture import source
 from analysis.checks import incarnations, order
 from analysis.checks.by_message import RunFacts
 from analysis.checks.calls import read_calls
-from analysis.checks.properties import SECTIONS, Finding, Property
+from analysis.checks.properties import SECTIONS, Finding, Incarnation, Property
 from analysis.checks.sequences import IncarnationFacts
 from analysis.engine import ingest, session
 from analysis.errors import MachineError
@@ -118,6 +118,8 @@ class _Orders:
     latency: dict[str, Any]
     by_fault: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """Latency before, during and after each fault, by its id."""
+    asked_to_leave: Mapping[Incarnation, int] = field(default_factory=dict)
+    """Result of membership.asked_to_leave."""
     deliveries_full: int = 0
     """Judged deliveries at members that ran from start to end."""
     reported: Mapping[str, Any] = field(default_factory=dict)
@@ -188,12 +190,13 @@ class _Analysis:
             timed = submit(lambda: self._latency(facts, requests)) if is_short else None
             findings = order.check_with(walk, facts)
             timelines = [_timeline(incarnation.facts) for incarnation in walk.incarnations]
+            asked = membership.asked_to_leave(self.inputs.fault_lines, self.inputs.names, timelines)
             views = membership.section(
                 timelines,
                 names=self.inputs.names,
                 start_ns=self.start_ns,
                 struck_ns=membership.struck_ns(self.inputs.fault_lines, self.inputs.names),
-                asked_to_leave=membership.asked_to_leave(self.inputs.fault_lines, self.inputs.names, timelines),
+                asked_to_leave=asked,
             )
         if views is None:
             findings |= self._views_missing(facts)
@@ -211,6 +214,7 @@ class _Analysis:
             requests=requests,
             latency=latency,
             by_fault=by_fault,
+            asked_to_leave=asked,
             deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
             reported=self._reported(staged.notices, facts, findings)
             | self._of_objects(staged.notices, facts, requests)
@@ -436,6 +440,7 @@ class _Analysis:
             circumstances_of(self.inputs),
             excluded=facts.excluded,
             left=facts.left,
+            asked_to_leave=orders.asked_to_leave,
             crashed=facts.crashed,
             views=results["views"],
             calls=results["calls"],

@@ -195,16 +195,18 @@ def unexplained(
     *,
     excluded: Mapping[Incarnation, int],
     left: Mapping[Incarnation, int],
+    asked_to_leave: Mapping[Incarnation, int],
     crashed: Iterable[Incarnation],
     views: Mapping[str, Any] | None,
     calls: Mapping[str, Any] | None,
     start_ns: int,
 ) -> list[str]:
-    """A sentence for each unexplained event. `excluded`, `left`: the time of the record; `crashed`: incarnations whose
-    end is not on record; `views`, `calls`: sections of the summary, whose times count from `start_ns`.
+    """A sentence for each unexplained event. `excluded`, `left`: the time of the record; `asked_to_leave`: the time of
+    the fault; `crashed`: incarnations whose end is not on record; `views`, `calls`: sections of the summary, whose
+    times count from `start_ns`.
     """
     return [
-        *_leavings(circumstances, left),
+        *_leavings(circumstances, left, asked_to_leave),
         *_exclusions(circumstances, excluded, views, start_ns),
         *_crashes(circumstances, crashed),
         *(_of_views(views) if views is not None else ()),
@@ -212,15 +214,12 @@ def unexplained(
     ]
 
 
-def _leavings(circumstances: Circumstances, left: Mapping[Incarnation, int]) -> Iterator[str]:
-    """Only a fault `leave` explains that a member left. It explains one departure of its node, after it."""
-    asked = [fault for fault in circumstances.faults if fault.kind == "leave"]
-    explained: Counter[str] = Counter()
-    for incarnation, at_ns in sorted(left.items(), key=lambda one: (one[1], one[0])):
-        node = circumstances.node_name(incarnation.member)
-        if explained[node] < sum(node in fault.targets for fault in asked if fault.issued_ns <= at_ns):
-            explained[node] += 1
-        else:
+def _leavings(
+    circumstances: Circumstances, left: Mapping[Incarnation, int], asked_to_leave: Mapping[Incarnation, int]
+) -> Iterator[str]:
+    """Only a fault `leave` explains that an incarnation left: one that asked this incarnation, before it left."""
+    for incarnation, at_ns in sorted(left.items()):
+        if incarnation not in asked_to_leave or asked_to_leave[incarnation] > at_ns:
             yield f"{circumstances.named(incarnation)} left, which no fault of the run explains"
 
 

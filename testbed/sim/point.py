@@ -148,12 +148,14 @@ def _unexplained(
         vote_ns=protocol.vote_ns,
         records_views=protocol.records_views,
     )
+    names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     ended = [one for one in timelines if one.has_ended]
     left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}
     return unexplained(
         circumstances,
         excluded={one.incarnation: one.last_ns for one in ended if one.incarnation not in left},
         left=left,
+        asked_to_leave=membership.asked_to_leave(simulation.faults, names, timelines),
         crashed=(),  # only a fault ends a simulated node
         views=results["views"],
         calls=results["calls"],

@@ -22,6 +22,7 @@ VIEWS: dict[str, Any] = {"without_quorum": [], "minorities": [], "absent": [], "
 NOTHING: dict[str, Any] = {
     "excluded": {},
     "left": {},
+    "asked_to_leave": {},
     "crashed": (),
     "views": VIEWS,
     "calls": None,
@@ -107,6 +108,7 @@ def excluded_from(kept: str, reason: str = "suspicion", *, gone: str = "2", **mo
 
 
 EXCLUDED, LEFT, CRASHED = excluded_from("134"), {"left": {N2: AT_NS}}, {"crashed": [N2]}
+ASKED = {"asked_to_leave": {N2: SOON}}
 BOTH_EXCLUDED = excluded_from("14", gone="23") | {"excluded": {N2: AT_NS, N3: LATE}}
 LEFT_TWICE = {"left": {N2: AT_NS, Incarnation(1, 2): LATE}}
 WAS_EXCLUDED = "p1/n2 (incarnation 1) was excluded, which no fault of the run explains"
@@ -206,13 +208,11 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
             ["p1/n3 (incarnation 1) was excluded, which no fault of the run explains"],
         ),
         (excluded_from("134", at_ms=4e-6), [fault("pause", "p1/n2")], [WAS_EXCLUDED]),
-        (LEFT, [fault("leave", "p1/n2")], []),
-        (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
-        (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
+        (LEFT | ASKED, [], []),
+        (LEFT | {"asked_to_leave": {N3: SOON}}, [], [HAS_LEFT]),
+        (LEFT | {"asked_to_leave": {N2: LATE}}, [], [HAS_LEFT]),
         (LEFT, [groups("2", "134")], [HAS_LEFT]),
-        (LEFT_TWICE, [fault("leave", "p1/n2")], [HAS_LEFT.replace("1)", "2)")]),
-        (LEFT_TWICE, [fault("leave", "p1/n2"), fault("leave", "p1/n2", id=1)], []),
-        (LEFT_TWICE, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
+        (LEFT_TWICE | ASKED, [], [HAS_LEFT.replace("1)", "2)")]),
         (CRASHED, [fault("crash", "p1/n2")], []),
         (CRASHED, [fault("crash", "p1/n1")], [NO_END]),
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2")], [NO_END.replace("1)", "2)")]),
