@@ -303,8 +303,15 @@ def _counted(changes: list[Change]) -> list[Change]:
 
 
 def _downs(faults: Sequence[RecordedFault]) -> dict[str, list[Change]]:
+    """A node that joins without having left was absent from the beginning."""
     downs: dict[str, list[Change]] = {}
+    left: set[str] = set()
     for fault in faults:
+        if fault.kind == "leave":
+            left.update(fault.targets)
+        if fault.kind == "join":
+            for target in sorted({*fault.targets} - downs.keys() - left):
+                downs[target] = [Change(BEGIN_NS, BEGIN_NS, True), Change(fault.issued_ns, fault.effective_ns, False)]
         if fault.kind in ("crash", "restart"):
             for target in fault.targets:
                 change = Change(fault.issued_ns, fault.effective_ns, fault.kind == "crash")

@@ -351,7 +351,7 @@ class _Analysis:
             self.inputs.topology,
             self.manifest,
             extra,
-            crashed=crashed,
+            down=self.inputs.network.downs.keys(),
             is_corrupting=self.inputs.network.is_corrupting,
         )
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance

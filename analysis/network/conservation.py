@@ -33,11 +33,11 @@ def balance(
     manifest: Manifest,
     extra_copies: Mapping[tuple[str, str], int],
     *,
-    crashed: Collection[str] = (),
+    down: Collection[str] = (),
     is_corrupting: bool = False,
 ) -> list[dict[str, Any]]:
-    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `crashed`: nodes
-    that were down for a while, and their ports with them; `is_corrupting`: corruption was asked for.
+    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `down`: nodes
+    that were down or absent for a while, and their ports with them; `is_corrupting`: corruption was asked for.
     """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
@@ -62,7 +62,7 @@ def balance(
         before = None if elsewhere or is_corrupting else _dropped_before(counted, lossy, node, receivers)
         arrived = seen[TO_NODE, node.index] - extra_copies.get((TO_NODE, name), 0)
         towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
-        entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in crashed else ""})
+        entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in down else ""})
         own = counters.get((FROM_NODE, name))
         copies = extra_copies.get((FROM_NODE, name), 0)
         through = None if own is None or (is_corrupting and copies) else own.sent_frames - copies
@@ -88,7 +88,7 @@ def _lost_in_queue(entry: ElsewhereCounters) -> int:
     return entry.queue_dropped_frames + entry.collision_dropped_frames + entry.backlog_frames
 
 
-_WAS_DOWN = "{name} crashed, and what was sent to it while its port was gone is counted by nobody"
+_WAS_DOWN = "{name} was down for a while, and what was sent to it meanwhile is counted by nobody"
 
 
 def _entry(

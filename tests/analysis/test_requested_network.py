@@ -111,6 +111,16 @@ def test_a_crashed_node_is_down_until_it_is_started_again() -> None:
     assert [s.path.is_receiver_down for s in crashed.spans(B, A)] == [False]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "downs"),
+    [(("join",), [True, False]), (("leave", "join"), [False]), (("join", "leave", "join"), [True, False])],
+)
+def test_a_node_that_joins_first_was_absent(kinds: tuple[str, ...], downs: list[bool]) -> None:
+    joined = network(*(fault(number, kind, 100 * (number + 1), targets=(B,)) for number, kind in enumerate(kinds)))
+
+    assert [s.path.is_receiver_down for s in joined.spans(A, B)] == downs
+
+
 def test_survival_counts_duplicates_that_stand_in_for_lost_frames() -> None:
     both = Impairment(loss_ratio=0.1, duplicate_ratio=0.5)
     (span,) = network(asked={A: {"from-node": LOSSY}, B: {"to-node": both}}).spans(A, B)

@@ -123,7 +123,7 @@ def test_damaged_frames_leave_the_rest_unexplained_where_they_may_be_refused_or_
 
 
 def test_a_port_that_was_gone_says_so() -> None:
-    found = balance(MULTICAST, ONE, manifest(), {}, crashed={"p1/n2"})
+    found = balance(MULTICAST, ONE, manifest(), {}, down={"p1/n2"})
     assert [bool(entry["reason"]) for entry in found] == [False, False, True, False, False, False]
 
 
