@@ -183,7 +183,7 @@ REPORTED: dict[str, Any] = {
     ]},
     "processing": {"per_message_us": 81.4},
 }  # fmt: skip
-"""What only some protocols report."""
+"""Sections of a summary that only some protocols have."""
 
 _SERVICE = {"protocol": "tcp", "port": 2379, "cast": "unicast"}
 _TCP = {"segments": 812, "retransmissions": 9, "retransmission_ratio": 0.011, "rtt_p50_ms": 4.2, "rtt_p99_ms": 31.7}

@@ -353,8 +353,10 @@ def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Itera
     also allowed to the lower-ranked member of a bad pair whose other member has such a fault: nobody can tell which of
     them it is.
     """
-    for incarnation in filter(is_excluded, simulation.incarnations):
-        fallen = victims_of(scenario, until_ns=_excluded_ns(incarnation, simulation) - START_NS)
+    excluded = list(filter(is_excluded, simulation.incarnations))
+    timelines = membership.timelines(_records_of(simulation)) if excluded else []
+    for incarnation in excluded:
+        fallen = victims_of(scenario, until_ns=_excluded_ns(incarnation, timelines) - START_NS)
         witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
         if incarnation.member in fallen or not witnesses:
             continue
@@ -364,11 +366,11 @@ def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Itera
             )
 
 
-def _excluded_ns(excluded: IncarnationRun, simulation: Simulation) -> int:
+def _excluded_ns(excluded: IncarnationRun, timelines: Sequence[membership.Timeline]) -> int:
     """When the first member went from a view with it to one without it; if no record shows that, when it learnt it."""
     changes = (
         after.at_ns
-        for one in membership.timelines(_records_of(simulation))
+        for one in timelines
         for before, after in pairwise(one.views.installations)
         if after.is_whole and excluded.name in before.members and excluded.name not in after.members
     )
@@ -388,6 +390,8 @@ def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fall
 
 
 def _asked_to_leave(scenario: Scenario, simulation: Simulation) -> dict[Incarnation, int]:
+    if all(fault["kind"] != "leave" for fault in simulation.faults):  # most worlds; reading all records takes long
+        return {}
     timelines = membership.timelines(_records_of(simulation))
     return membership.asked_to_leave(simulation.faults, names_of(scenario), timelines)
 

@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from analysis import inputs, judgement
 from analysis.checks.linear import JudgedRun, check_run, judged_run
-from analysis.checks.properties import Property, Verdict
+from analysis.checks.properties import Incarnation, Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
 from analysis.metrics.figures import others_until_ns
 from analysis.metrics.offered import FROM_NODE, TO_NODE, Load, Sent
@@ -69,6 +69,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     records = simulation.records
     timelines = membership.timelines(records)
+    asked_to_leave = membership.asked_to_leave(simulation.faults, names, timelines)
     view = judged_run(records, members=names, names=names, undrained=undrained(experiment, simulation))
     requests = measures.requests_of(view)
     load = offered.section(meter.load(simulation.incarnations), experiment.topology, requests)
@@ -92,13 +93,14 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
             names=names,
             start_ns=START_NS,
             struck_ns=membership.struck_ns(simulation.faults, names),
-            asked_to_leave=membership.asked_to_leave(simulation.faults, names, timelines),
+            asked_to_leave=asked_to_leave,
         ),
         "load": load,
         "properties": _properties(view, promises, names),
     }
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
-    found = [*doubts(experiment, simulation), *_unexplained(experiment, simulation, timelines, results)]
+    found = doubts(experiment, simulation)
+    found += _unexplained(experiment, simulation, timelines, asked_to_leave, results)
     verdict, reasons = judgement.overall(results["properties"], results["expect"], found)
     return results | {"verdict": verdict.value, "reasons": reasons, "doubts": found}
 
@@ -137,6 +139,7 @@ def _unexplained(
     experiment: Experiment,
     simulation: Simulation,
     timelines: Sequence[membership.Timeline],
+    asked_to_leave: Mapping[Incarnation, int],
     results: Mapping[str, Any],
 ) -> list[str]:
     protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
@@ -148,14 +151,13 @@ def _unexplained(
         vote_ns=protocol.vote_ns,
         records_views=protocol.records_views,
     )
-    names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     ended = [one for one in timelines if one.has_ended]
     left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}
     return unexplained(
         circumstances,
         excluded={one.incarnation: one.last_ns for one in ended if one.incarnation not in left},
         left=left,
-        asked_to_leave=membership.asked_to_leave(simulation.faults, names, timelines),
+        asked_to_leave=asked_to_leave,
         crashed=(),  # only a fault ends a simulated node
         views=results["views"],
         calls=results["calls"],
