@@ -88,8 +88,7 @@ class LogParameters(AmoebaParameters):
     """Parameters of the log of a sub-network."""
 
     resilience: int = 0
-    """Resilience of calls that stay in the sub-network and go to a list; other entries, on which other sub-networks
-    act, ask for 1."""
+    """Resilience of calls to a list. Votes, and entries on which other sub-networks act, ask for 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,19 +85,15 @@ class Context:
         """The objects that live in this incarnation of this machine."""
         return tuple(one for one in objects if one[:2] == self.incarnation)
 
-    def stays_here(self, call: Call) -> bool:
-        """Whether it is a call of this sub-network to a list within it, of which no other sub-network learns."""
-        members = (call.id.member, *(one.member for one in call.addressing.objects))
-        return is_for_list(call) and all(self.place_of.get(member) == self.place for member in members)
-
-    def append(self, entry: Entry, *, is_ours: bool = False) -> None:
-        """Queue an entry for the log of the sub-network. Entries on which other sub-networks act are resilient.
-        `is_ours`: they do not act on this one. A call to a list is not: sub-networks decide it together only by
-        resilient proposals and votes, which follow it. Nor is an outcome: machines that lose it ask for it again."""
+    def append(self, entry: Entry) -> None:
+        """Queue an entry for the log of the sub-network. Votes, and entries on which other sub-networks act, are
+        resilient. A call to a list is not: what is decided by several follows from resilient proposals and votes behind
+        it. Nor is an outcome: machines that lose it ask for it again."""
         message = message_of(entry, self.us)
-        is_ours |= isinstance(entry, Settled | ClockAdvance) or (isinstance(entry, Called) and is_for_list(entry.call))
-        is_ours |= isinstance(entry, Outcome) and entry.timestamp > 0
-        words = () if is_ours else RESILIENT
+        is_brittle = isinstance(entry, Settled | ClockAdvance)
+        is_brittle |= isinstance(entry, Called) and is_for_list(entry.call)
+        is_brittle |= isinstance(entry, Outcome) and entry.timestamp > 0
+        words = () if is_brittle else RESILIENT
         self.log_queue.append(
             Submission(payload=encode_message(message), inner=message.kind, flags=message.flags, words=words)
         )

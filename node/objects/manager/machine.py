@@ -516,7 +516,7 @@ class MachineCore(Core):
         self._duties.owe(duties, self._now_ns, self._context.out, has_storer=has_storer)
         self._duties.see(self.log_state.duties() if storer == self._me else None, self._context.out)
         for vote in self._votes.advance(self.sequencer, self._now_ns, self._context.out):
-            self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
+            self._context.append(vote)
 
     def _push_clock(self) -> None:
         """Push the clock of our log state if a direct message waits for a timestamp that our sub-network may not reach

@@ -103,8 +103,7 @@ class Steps:
 
     def open_vote(self, prepare: Prepare) -> None:
         incarnations = {Incarnation(*one[:2]) for one in prepare.objects}
-        is_ours = self._context.stays_here(prepare.call)
-        self._votes.open(prepare.call.id, incarnations, self._context.now_ns, is_ours=is_ours)
+        self._votes.open(prepare.call.id, incarnations, self._context.now_ns)
 
     def _carry_out(self, step: Step) -> None:
         context = self._context

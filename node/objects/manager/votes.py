@@ -44,7 +44,6 @@ class _Ballot(Repeated):
     own: bool | None = None
     is_refused: bool = False
     is_logged: bool = False
-    is_ours: bool = False
 
     def count(self, incarnation: Incarnation, *, is_yes: bool) -> None:
         if incarnation in self.missing:
@@ -71,19 +70,14 @@ class Votes:
         """Number of open votes."""
         return len(self._open)
 
-    def open(self, name: CallId, incarnations: Iterable[Incarnation], now_ns: int, *, is_ours: bool) -> None:
-        """Open the vote of these incarnations on a call. `is_ours`: no other sub-network learns the result. No effect
-        when it is open already."""
+    def open(self, name: CallId, incarnations: Iterable[Incarnation], now_ns: int) -> None:
+        """Open the vote of these incarnations on a call. No effect when it is open already."""
         if name not in self._open:
             ballot = self._open[name] = _Ballot(
-                missing=set(incarnations), opened_ns=now_ns, is_ours=is_ours, next_ns=now_ns, pause_ns=self._first_ns
+                missing=set(incarnations), opened_ns=now_ns, next_ns=now_ns, pause_ns=self._first_ns
             )
             for incarnation, is_yes in self._early.pop(name, {}).items():
                 ballot.count(incarnation, is_yes=is_yes)
-
-    def is_ours(self, name: CallId) -> bool:
-        """Whether no other sub-network learns the result of this open vote."""
-        return name in self._open and self._open[name].is_ours
 
     def cast(self, name: CallId, *, is_yes: bool, now_ns: int) -> None:
         """Set our own machine's vote."""

@@ -48,43 +48,33 @@ def call_of(caller: int, *objects: int, **words: object) -> Call:
     return Call(id=CallId(caller, 1, 1), addressing=addressing, payload=b"12345678body")
 
 
-VOTED_ON = (
-    (call_of(1, 0, 1, is_atomic=True), ()),
-    (call_of(1, 0, 2, is_atomic=True), RESILIENT),
-    (call_of(2, 0, 1, is_atomic=True), RESILIENT),
-    (call_of(1, group=GROUP, is_atomic=True), RESILIENT),
-)
-
-
 @pytest.mark.parametrize(
-    ("entry", "voted_on", "words"),
+    ("entry", "words"),
     [
-        # Votes on calls to lists within the sub-network concern nobody elsewhere; nothing comes of a call to a list
-        # elsewhere before a proposal follows it.
-        (Called(call=call_of(1, 0, 1)), None, ()),
-        (Called(call=call_of(1, 0, 2)), None, ()),
-        (Called(call=call_of(1, 0, operation=Operation.BIND)), None, RESILIENT),
-        (Called(call=call_of(1, group=GROUP)), None, RESILIENT),
-        (Called(call=call_of(1, 1, group=GROUP, operation=Operation.JOIN)), None, RESILIENT),
-        *((Voted(id=call.id, is_yes=True), call, words) for call, words in VOTED_ON),
-        (Voted(id=NAME, is_yes=True), None, RESILIENT),
-        (Settled(link=LINK, numbers=(1,)), None, ()),
-        (ClockAdvance(timestamp=1), None, ()),
-        (ProposalRequest(link=LINK, number=1, after=0, call=call_of(2, 0)), None, RESILIENT),
-        (Proposed(link=LINK, number=1, id=NAME, timestamp=1, is_yes=True), None, RESILIENT),
-        (Outcome(link=LINK, number=1, id=NAME, timestamp=1), None, ()),
-        (Outcome(link=LINK, number=1, id=NAME, timestamp=0), None, RESILIENT),
-        (GivenUp(id=NAME, place=1), None, RESILIENT),
-        (NewEpoch(place=1, epoch=2), None, RESILIENT),
-        (Stored(), None, RESILIENT),
+        # Nothing is decided together about a call to a list before a proposal or a vote follows it.
+        (Called(call=call_of(1, 0, 1)), ()),
+        (Called(call=call_of(1, 0, 1, is_atomic=True)), ()),
+        (Called(call=call_of(1, 0, 2)), ()),
+        (Called(call=call_of(1, 0, operation=Operation.BIND)), RESILIENT),
+        (Called(call=call_of(1, group=GROUP)), RESILIENT),
+        (Called(call=call_of(1, 1, group=GROUP, operation=Operation.JOIN)), RESILIENT),
+        (Voted(id=NAME, is_yes=True), RESILIENT),
+        (Settled(link=LINK, numbers=(1,)), ()),
+        (ClockAdvance(timestamp=1), ()),
+        (ProposalRequest(link=LINK, number=1, after=0, call=call_of(2, 0)), RESILIENT),
+        (Proposed(link=LINK, number=1, id=NAME, timestamp=1, is_yes=True), RESILIENT),
+        (Outcome(link=LINK, number=1, id=NAME, timestamp=1), ()),
+        (Outcome(link=LINK, number=1, id=NAME, timestamp=0), RESILIENT),
+        (GivenUp(id=NAME, place=1), RESILIENT),
+        (NewEpoch(place=1, epoch=2), RESILIENT),
+        (Stored(), RESILIENT),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_others_act_on_is_resilient(entry: Entry, voted_on: Call | None, words: tuple[int, ...]) -> None:
-    """`voted_on`: call with an open vote."""
+def test_what_others_act_on_is_resilient(entry: Entry, words: tuple[int, ...]) -> None:
     us = Membership(member=0, members=(0, 1, 2, 3), incarnation=1, partitions=PLACES)
     context = Context(membership=us, parameters=ObjectsParameters())
-    context.append(entry, is_ours=voted_on is not None and context.stays_here(voted_on))
+    context.append(entry)
     (submission,) = context.log_queue
     assert submission.words == words
 
@@ -121,8 +111,8 @@ def test_the_storer_acts_at_once_and_tells_all_what_they_must_have_now(is_urgent
     assert applied[2] == ([1] if tells_all else [])
 
 
-def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_abort() -> None:
-    """It has delivered the call to its own object, and no other machine learns of the vote."""
+def test_a_counter_of_votes_whose_sum_nobody_else_has_delivers_nothing_and_the_others_abort() -> None:
+    """Its own object, too, gets the call only when a second machine has the votes."""
     world = World(3)
     objects = tuple(world.object(member) for member in world.members)
     votes: list[int] = []
@@ -135,8 +125,8 @@ def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_
     world.lose = is_lost
     call = world.call(objects[1], *objects, is_atomic=True)
     world.run(for_ns=20 * MILLISECOND)
-    assert world.receivers(call) == [objects[0]]
+    assert world.receivers(call) == []
     world.crash(0)
     world.check_rest()
-    assert world.receivers(call) == [objects[0]], "and nobody who lives"
+    assert world.receivers(call) == []
     assert world.kinds_told(call) == [NewsKind.ABORTED]

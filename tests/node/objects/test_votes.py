@@ -28,7 +28,7 @@ def votes_of(member: int) -> tuple[Votes, Timers]:
 def voting(member: int, *, is_yes: bool = True) -> tuple[Votes, Timers]:
     """All are asked about the call; this machine has cast its vote."""
     ours, timers = votes_of(member)
-    ours.open(CALL, ALL, 0, is_ours=True)
+    ours.open(CALL, ALL, 0)
     ours.cast(CALL, is_yes=is_yes, now_ns=0)
     return ours, timers
 
@@ -87,19 +87,19 @@ def test_votes_that_come_before_the_call_count_at_its_opening() -> None:
     for member, name in ((1, CALL), (2, CALL), (1, OTHER)):
         ours.receive(vote(member, 1, name=name))
     assert len(ours) == 0
-    ours.open(CALL, ALL, 0, is_ours=True)
+    ours.open(CALL, ALL, 0)
     assert ours.advance(0, 0, []) == []
     ours.cast(CALL, is_yes=True, now_ns=0)
     assert ours.advance(0, 0, []) == [Voted(id=CALL, is_yes=True)]
     for number in range(MOST_EARLY):
         ours.receive(vote(2, 0, name=CallId(4, 1, 100 + number)))
-    ours.open(OTHER, ALL[1:2], 0, is_ours=True)
+    ours.open(OTHER, ALL[1:2], 0)
     assert ours.advance(0, 0, []) == [], "the oldest is forgotten"
 
 
 def test_who_is_silent_for_too_long_votes_no() -> None:
     ours, _ = votes_of(0)
-    ours.open(CALL, ALL, 5, is_ours=True)
+    ours.open(CALL, ALL, 5)
     out: list[Effect] = []
     assert ours.advance(0, 5, out) == []
     assert due_ns(out) == 5 + VOTE_NS
@@ -110,7 +110,7 @@ def test_who_is_silent_for_too_long_votes_no() -> None:
 @pytest.mark.parametrize("words", [(), CALL.words, (*CALL.words, 2), (*CALL.words, 1, 1), (4 << 16, 9, 1), (0, 0, 0)])
 def test_words_that_are_no_vote_are_refused(words: tuple[int, ...]) -> None:
     ours, _ = votes_of(0)
-    ours.open(CALL, ALL, 0, is_ours=True)
+    ours.open(CALL, ALL, 0)
     us = Membership(member=1, members=MEMBERS)
     with pytest.raises(RemoteError):
         ours.receive(us.message(Kind.OBJECTS_VOTE, words=words))
@@ -162,21 +162,12 @@ def test_a_new_vote_waits_for_no_other_s_long_pause() -> None:
     for now_ns in (0, 10, 30):
         timers.fired(VOTES)
         ours.advance(0, now_ns, [])
-    ours.open(OTHER, ALL, 35, is_ours=True)
+    ours.open(OTHER, ALL, 35)
     ours.cast(OTHER, is_yes=True, now_ns=35)
     out: list[Effect] = []
     ours.advance(0, 35, out)
     assert sent(out) == [(0, (*OTHER.words, 1))]
     assert due_ns(out) == 45
-
-
-def test_whether_somebody_elsewhere_hears_how_we_vote_is_known_while_the_vote_is_open() -> None:
-    ours, _ = votes_of(0)
-    ours.open(CALL, ALL, 0, is_ours=True)
-    ours.open(OTHER, ALL, 0, is_ours=False)
-    assert (ours.is_ours(CALL), ours.is_ours(OTHER)) == (True, False)
-    ours.close(CALL)
-    assert not ours.is_ours(CALL)
 
 
 def test_with_nothing_open_no_timer_is_armed() -> None:
