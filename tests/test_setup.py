@@ -35,6 +35,9 @@ elif [[ $* == -V ]]; then
 elif [[ $* == *"pip"*"-r requirements.lock" && -e $TOOLBOX/pip-breaks ]]; then
     echo "no matching distribution" >&2
     exit 1
+elif [[ $* == "-m analysis.engine.prepare" ]]; then
+    mkdir -p "$HOME/.cache/orderbed"
+    touch "$HOME/.cache/orderbed/spark-1.jsa"
 fi
 """
 
@@ -154,6 +157,15 @@ def test_tests_go_on_without_their_packages_and_say_so(clone: Clone) -> None:
     done = clone.set_up("--tests")
     assert done.returncode == 0
     assert "please install tshark (for tests of captures), chromium (for tests of the report)" in done.stderr
+
+
+def test_the_java_classes_are_archived_once_and_only_for_tests(clone: Clone) -> None:
+    clone.tool("java")
+    clone.set_up()
+    assert clone.calls("prepare") == []
+    assert "archiving the Java classes" in clone.set_up("--tests").stderr
+    assert "archiving" not in clone.set_up("--tests").stderr
+    assert len(clone.calls("prepare")) == 1
 
 
 def test_benchmarks_want_the_tools_that_they_are_measured_beside(clone: Clone) -> None:

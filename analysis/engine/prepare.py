@@ -1,7 +1,7 @@
 """`python -m analysis.engine.prepare`: write an archive of the Java classes that every analysis loads, for a faster
 start.
 
-160 MB in the cache directory, made once per Java and Spark version in half a minute. Without it an analysis takes a few
+170 MB in the cache directory, made once per Java and Spark version in half a minute. Without it an analysis takes a few
 seconds longer.
 """
 
