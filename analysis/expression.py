@@ -396,19 +396,21 @@ def _compared(left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr],
     for op, comparator in zip(ops, comparators, strict=True):
         after = _value(comparator, results)
         sign, compare = _COMPARISONS[type(op)]
+        given = (before, isinstance(left, ast.Constant)), (after, isinstance(comparator, ast.Constant))
+        for (value, is_written), (other, is_other_written) in (given, given[::-1]):
+            if _is_missing(value):
+                _unknown(f"a value beside {sign} was not measured")
+            # Two unknown verdicts are not equal; `verdict == 'unknown'` asks for one.
+            if value == Verdict.UNKNOWN.value and not is_written and (other in _TOLD or not is_other_written):
+                _unknown("the verdict is unknown itself")
         _require_same_kind(before, sign, after)
         if not compare(before, after):
             return False
-        before = after
+        before, left = after, comparator
     return True
 
 
 def _require_same_kind(before: Any, sign: str, after: Any) -> None:
-    for value, other in ((before, after), (after, before)):
-        if _is_missing(value):
-            _unknown(f"a value beside {sign} was not measured")
-        if value == Verdict.UNKNOWN.value and other in _TOLD:
-            _unknown("the verdict is unknown itself")
     if (
         _kind(before) is None
         or _kind(before) != _kind(after)
@@ -525,7 +527,11 @@ def _called(name: str, arguments: list[Any]) -> Any:
     if name in _OF_TWO_LISTS:
         return _line(name, arguments)
     given = arguments[0] if len(arguments) == 1 else arguments
-    if not isinstance(given, Sequence | Mapping) or (name != "len" and isinstance(given, str | Mapping)):
+    if (
+        not isinstance(given, Sequence | Mapping)
+        or isinstance(given, str)
+        or (name != "len" and isinstance(given, Mapping))
+    ):
         _unknown(f"{name} takes a list, not {shown(given)}")
     if name == "len":
         return len(given)

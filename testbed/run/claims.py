@@ -234,7 +234,7 @@ def _reservations(points: Sequence[Point], read: Sequence[set[str]], stated: Seq
                     yield f"a run does not tell whether {one['condition']}"
         accuracy = point.summary.get("accuracy") or {}
         if own.isdisjoint(("accuracy", "links")):
-            if accuracy.get("fail"):
+            if accuracy.get("verdict") == Verdict.FAIL.value:
                 yield "the network of a run was not as asked"
             elif accuracy and not accuracy["pass"] and point.world != World.SIM.value:
                 yield "no port of a run could be certified"

@@ -119,6 +119,7 @@ def leave(at_ns: int, *, effective_ns: int | None = None, **more: Any) -> dict[s
     ("faults", "asked"),
     [
         ([leave(7), leave(5)], {C: 5}),
+        ([leave(5), leave(7)], {C: 5}),
         ([leave(5), leave(25)], {C: 5, C2: 25}),
         ([leave(25)], {C2: 25}),
         ([leave(20)], {C2: 20}),
