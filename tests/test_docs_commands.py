@@ -59,10 +59,11 @@ ELSEWHERE = {
 """Commands that another test runs."""
 
 SMALLER = {
-    "orderbed fuzz reliable --seeds 100": "orderbed fuzz reliable --seeds 20",
-    "orderbed fuzz lo --seeds 100 --from 1000 --all": "orderbed fuzz lo --seeds 20 --from 1000 --all",
+    "orderbed fuzz sequencer --seeds 20": "orderbed fuzz sequencer --seeds 4",
+    "orderbed fuzz reliable --seeds 100": "orderbed fuzz reliable --seeds 4",
+    "orderbed fuzz lo --seeds 100 --from 1000 --all": "orderbed fuzz lo --seeds 4 --from 1000 --all",
     "SPARK_MASTER=spark://host:7077 orderbed fuzz reliable --seeds 1000000 --spark": (
-        "SPARK_MASTER=local[2] orderbed fuzz reliable --seeds 20 --spark"
+        "SPARK_MASTER=local[2] orderbed fuzz reliable --seeds 4 --spark"
     ),
 }
 """Commands that take long or a cluster, and the commands that run here instead: the same words, other numbers."""
