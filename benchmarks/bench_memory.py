@@ -38,7 +38,7 @@ CHUNK = 1 << 13
 PROTOCOL_AT = 42
 """Offset of the envelope, after Ethernet, IPv4 and UDP."""
 RUNS = ((2.0, 0.95), (10.0, 0.0))
-QUICK_RUNS = ((0.05, 0.0),)
+QUICK_RUNS = ((0.01, 0.0),)
 """GB of capture, and the part of the messages that one member sends."""
 BAR_GIB = 4.0
 EVERY_S = 0.2
