@@ -98,8 +98,9 @@ class Medium:
     delays: Delays | None
     """Waiting and passing, of frames of the partition's nodes."""
     longest_wait_ns: int
-    most_waiting: int
-    """Most frames in it at once, as a frame of the partition's nodes found them, itself included."""
+    most_waiting: int | None
+    """Most frames in it at once, as a frame of the partition's nodes found them, itself included; None: some of them
+    entered at an unknown time, and these may be the ones that found it full."""
     dropped: int | None
     """By its queue; None: not counted."""
     unjudged: str
@@ -121,12 +122,19 @@ def measure(
     """
     assert partition.bus is not None
     asked = Impairment(rate_bps=partition.bus.rate_bps, queue_frames=partition.bus.queue_frames)
-    found, strange = _passages(frames, network, partition, first_ns, last_ns, is_lossless=dropped == 0)
-    return measured(asked, found, stalls=stalls, dropped=dropped, unjudged=_unjudged(network, partition, strange))
+    found, strange, knows_entries = _passages(frames, network, partition, first_ns, last_ns, is_lossless=dropped == 0)
+    unjudged = _unjudged(network, partition, strange)
+    return measured(asked, found, stalls=stalls, dropped=dropped, unjudged=unjudged, knows_entries=knows_entries)
 
 
 def measured(
-    asked: Impairment, found: Passages, *, stalls: Ints = NO_STALLS, dropped: int | None, unjudged: str
+    asked: Impairment,
+    found: Passages,
+    *,
+    stalls: Ints = NO_STALLS,
+    dropped: int | None,
+    unjudged: str,
+    knows_entries: bool = True,
 ) -> Medium:
     assert asked.rate_bps is not None
     if dropped is not None and int((~found.is_seen).sum()) <= dropped + UNSEEN_PART * len(found.length):
@@ -144,7 +152,7 @@ def measured(
         rate=_rate(found, seen, stalls),
         delays=delays_of((leave_ns - ready_ns)[is_own], asked),
         longest_wait_ns=longest_wait_ns(asked, int(found.length.max(initial=1))),
-        most_waiting=int((seen[is_own] + 1 - entered).max(initial=0)),
+        most_waiting=int((seen[is_own] + 1 - entered).max(initial=0)) if knows_entries else None,
         dropped=dropped,
         unjudged=unjudged,
     )
@@ -227,9 +235,10 @@ class _Frames(NamedTuple):
 
 def _passages(
     frames: Path, network: Network, partition: Partition, first_ns: int, last_ns: int, *, is_lossless: bool
-) -> tuple[Passages, float]:
-    """Passages, and the part of the bytes of arrived frames that came from elsewhere and are none of them.
-    `is_lossless`: the medium's queue dropped nothing.
+) -> tuple[Passages, float, bool]:
+    """Passages, the part of the bytes of arrived frames that came from elsewhere and are none of them, and whether the
+    time from which a frame could enter is known of all that the nodes sent. `is_lossless`: the medium's queue dropped
+    nothing.
     """
     assert partition.bus is not None
     names = {node.index: str(node.name) for node in partition.nodes}
@@ -254,7 +263,8 @@ def _passages(
         is_seen=is_seen[order],
         is_certain=np.concatenate((is_seen[: len(firsts)], keeps[unseen] & is_lossless))[order],
     )
-    return every, float(arrived.length[is_strange].sum() / max(1, arrived.length.sum()))
+    strange = float(arrived.length[is_strange].sum() / max(1, arrived.length.sum()))
+    return every, strange, len(own) == len(ready_ns)
 
 
 def _read(frames: Path, names: Mapping[int, str], first_ns: int, last_ns: int) -> tuple[_Frames, _Frames]:

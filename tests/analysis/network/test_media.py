@@ -44,9 +44,12 @@ def passing(ready_ns: Ints, *, factor: float = 1.0, late_ns: int = 100_000) -> P
     return Passages(np.array(left, np.int64), ready_ns, np.full(len(left), BYTES), every, every)
 
 
-def judged(found: Passages, *, dropped: int | None = 0, unjudged: str = "", **asked: int) -> accuracy.Remark:
+def judged(
+    found: Passages, *, dropped: int | None = 0, unjudged: str = "", knows_entries: bool = True, **asked: int
+) -> accuracy.Remark:
+    known = replace(ASKED, **asked)  # type: ignore[arg-type]
     return accuracy.judge_medium(
-        media.measured(replace(ASKED, **asked), found, dropped=dropped, unjudged=unjudged)  # type: ignore[arg-type]
+        media.measured(known, found, dropped=dropped, unjudged=unjudged, knows_entries=knows_entries)
     )
 
 
@@ -116,20 +119,28 @@ def test_the_rate_of_a_medium(found: Passages, verdict: Verdict, text: str) -> N
     assert text in remark.text
 
 
+HIDDEN = "jitter or a rate hides when frames entered, so a queue that is too short is not seen"
+
+
 @pytest.mark.parametrize(
-    ("queue", "dropped", "verdict", "text"),
+    ("queue", "dropped", "knows_entries", "verdict", "text"),
     [
-        (20, 0, PASS, WAITED),
-        (20, 40, PASS, WAITED),
-        (20, None, PASS, WAITED),
-        (24, 0, PASS, WAITED),
-        (24, 40, FAIL, "the queue dropped 40 frames, and 20 waited at most; it should hold 24"),
-        (15, 40, FAIL, "p99 of the delay is 38.2"),
+        (20, 0, True, PASS, WAITED),
+        (20, 40, True, PASS, WAITED),
+        (20, None, True, PASS, WAITED),
+        (24, 0, True, PASS, WAITED),
+        (24, 40, True, FAIL, "the queue dropped 40 frames, and 20 waited at most; it should hold 24"),
+        (24, 40, False, PASS, HIDDEN),
+        (24, 0, False, PASS, WAITED),
+        (15, 40, True, FAIL, "p99 of the delay is 38.2"),
+        (15, 40, False, FAIL, "p99 of the delay is 38.2"),
     ],
 )
-def test_the_queue_of_a_medium(queue: int, dropped: int | None, verdict: Verdict, text: str) -> None:
+def test_the_queue_of_a_medium(
+    queue: int, dropped: int | None, knows_entries: bool, verdict: Verdict, text: str
+) -> None:
     """At most 20 frames are in the medium at once."""
-    remark = judged(passing(bursts(20)), dropped=dropped, queue_frames=queue)
+    remark = judged(passing(bursts(20)), dropped=dropped, knows_entries=knows_entries, queue_frames=queue)
     assert remark.verdict is verdict
     assert text in remark.text
 
@@ -275,6 +286,17 @@ def test_a_port_with_a_queue_or_jitter_shows_nothing_of_the_medium(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("one", "most"),
+    [(Impairment(delay_ns=MS, jitter_ns=MS), None), (Impairment(rate_bps=10**7), None), (Impairment(), 13)],
+)
+def test_how_many_wait_is_known_if_all_frames_enter_at_a_known_time(
+    one: Impairment, most: int | None, tmp_path: Path
+) -> None:
+    network = build(load.loads(TWO), {"p1/n1": {"from-node": one}}, ())
+    assert found_of(tmp_path, crowd(to_far=False), network).most_waiting == most
+
+
+@pytest.mark.parametrize(
     ("asked", "changed", "bus", "expected"),
     [
         ({}, {}, "", ""),
@@ -306,6 +328,7 @@ def test_frames_of_other_programs_pass_the_medium_unseen(tmp_path: Path) -> None
     without = found_of(tmp_path, table)
     table.frame(N1, "10.1.0.2", 500_000, {N2: 3 * MS}, is_ours=False)
     table.frame(N1, "10.1.0.2", 500_000, {N2: 3 * MS}, is_ours=False)
+    assert without.most_waiting is not None
     assert found_of(tmp_path, table, dropped=None).most_waiting == without.most_waiting + 2
 
 
