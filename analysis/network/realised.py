@@ -156,6 +156,14 @@ class Losses(NamedTuple):
     """None: not known, because no capture was read."""
 
 
+class Rate(NamedTuple):
+    """Bits that were seen to leave a queue, over the time that they took."""
+
+    bps: float
+    seen: float
+    """Least part of the bits that is seen, if the rate is as asked; 0: not known."""
+
+
 class StillCut(NamedTuple):
     """A sender whose first frames after the end of a cut did not arrive, though no loss, queue or other cut that was
     asked for explains it.
@@ -186,8 +194,8 @@ class Realised:
     """Longest delay of the frames by which losses are measured."""
     longest_stall_ns: int
     """Of the machine, in this interval."""
-    rate_bps: float | None
-    """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
+    rate: Rate | None
+    """While frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
     """Frames that passed a cut."""
     cuts: int
@@ -264,7 +272,7 @@ def measure(
     largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
     smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
     sizes_bytes = (smallest_bytes, largest_bytes)
-    return [_realised(interval, element, sizes_bytes, stalls, queue_drops) for interval in intervals]
+    return [_realised(interval, element, samples, sizes_bytes, stalls, queue_drops) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -376,6 +384,7 @@ def _next_lost(path: Path) -> float:
 def _realised(
     interval: _Interval,
     element: Element,
+    samples: Samples,
     sizes_bytes: tuple[int, int],
     stalls: Ints,
     queue_drops: Mapping[Element, int],
@@ -383,6 +392,7 @@ def _realised(
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
+    passed = samples.select(slice(0)) if interval.asked.rate_bps is None else _passed(parts, element, samples, interval)
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
         parts,
@@ -400,10 +410,10 @@ def _realised(
         losses=_losses(loss_parts, interval.asked, queue_drops),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
-        most_waiting=_most_waiting(parts) if element[0] == TO_NODE else None,
-        longest_ns=int(_of_arrived(loss_parts, _delays).max(initial=0)),
+        most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
+        longest_ns=_longest_ns(loss_parts, parts, passed),
         longest_stall_ns=_longest_stall_ns(stalls, interval),
-        rate_bps=_rate_bps(parts, interval.asked),
+        rate=_rate(parts, passed, element, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
         still_cut=interval.still_cut,
@@ -616,12 +626,46 @@ def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) ->
     return max(0, queue_ns(asked, smallest_bytes) - smallest_bytes * 8 * 10**9 // asked.rate_bps)
 
 
-def _most_waiting(parts: Sequence[_Part]) -> int | None:
+def _passed(parts: Sequence[_Part], element: Element, samples: Samples, interval: _Interval) -> Samples:
+    """All frames of these parts' kind in the interval, also those that were under way while their path was changed:
+    they pass the queue, too. Towards a node those that arrived, by the arrival; from a node those that were sent.
+    """
+    at_ns = samples.arrive_ns if element[0] == TO_NODE else samples.sent_ns
+    is_wanted = (at_ns >= interval.from_ns) & (at_ns < interval.until_ns)
+    if element[0] == TO_NODE:
+        return samples.select(is_wanted & (samples.arrive_ns != NEVER))
+    peers = [part.samples.peer[part.samples.is_multicast] for part in parts]
+    return samples.select(
+        is_wanted & (~samples.is_multicast | np.isin(samples.peer, np.concatenate([[NEVER], *peers])))
+    )
+
+
+def _is_all(parts: Sequence[_Part], passed: Samples, column: Callable[[Samples], Ints]) -> bool:
+    """Whether these parts have all frames that passed between their first and their last one."""
+    own_ns = np.concatenate([np.empty(0, np.int64), *(column(part.samples) for part in parts)])
+    own_ns, every_ns = own_ns[own_ns != NEVER], column(passed)
+    if not len(own_ns):
+        return False
+    return int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) <= len(own_ns)
+
+
+def _longest_ns(parts: Sequence[_Part], every: Sequence[_Part], passed: Samples) -> int:
+    """Longest delay of these parts; if others passed as well, at most as long as the longest of all took."""
+    longest_ns = int(_of_arrived(parts, _delays).max(initial=0))
+    if _is_all(every, passed, lambda samples: samples.sent_ns):
+        return longest_ns
+    has_arrived = passed.arrive_ns != NEVER
+    return max(longest_ns, int((passed.arrive_ns - passed.sent_ns)[has_arrived].max(initial=0)))
+
+
+def _most_waiting(parts: Sequence[_Part], passed: Samples) -> int | None:
     """Known if each frame that enters the queue arrives once and in the end, and enters at a known time."""
     elements = {one for part in parts for _, one in part.path.elements}
     if any(one.jitter_ns or one.reorder_ratio or one.duplicate_ratio or one.corrupt_ratio for one in elements):
         return None
     if any(part.rest.has_queue for part in parts):
+        return None
+    if not _is_all(parts, passed, lambda samples: samples.arrive_ns):
         return None
     entered_ns = np.sort(_of_arrived(parts, lambda part: part.samples.sent_ns + part.path.delay_ns))
     left_ns = np.sort(_of_arrived(parts, lambda part: part.samples.arrive_ns))
@@ -629,19 +673,40 @@ def _most_waiting(parts: Sequence[_Part]) -> int | None:
     return int(waiting.max(initial=0))
 
 
-def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:
-    """Bits over the time between arrivals, of frames that were already in the queue when the one before left it."""
+def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impairment) -> Rate | None:
+    """Bits over the time between arrivals, of frames that were already in the queue when the one before left it: any
+    frame, also one of which it is not known when it entered. A copy follows the frame.
+    """
     usable = [part for part in parts if len(part) and not part.rest.has_queue]
-    if asked.rate_bps is None or not usable:
+    if asked.rate_bps is None or not usable or not len(passed):
         return None
+    is_whole = element[0] == TO_NODE or _is_all(usable, passed, lambda samples: samples.sent_ns)
+    passed = passed.select(passed.arrive_ns != NEVER)
+    passed = passed.select(np.argsort(passed.arrive_ns, kind="stable"))
     ready_ns = [part.samples.sent_ns + part.rest.delay_ns + asked.delay_ns + asked.jitter_ns for part in usable]
-    queued = np.concatenate([_arrived(ready, part) for ready, part in zip(ready_ns, usable, strict=True)])
-    arrive_ns = np.concatenate([_arrived(part.samples.arrive_ns, part) for part in usable])
-    length = np.concatenate([_arrived(part.samples.length, part) for part in usable])
+    queued_ns = np.concatenate([_arrived(ready, part) for ready, part in zip(ready_ns, usable, strict=True)])
+    arrive_ns = _of_arrived(usable, lambda part: part.samples.arrive_ns)
+    length = _of_arrived(usable, lambda part: part.samples.length)
     order = np.argsort(arrive_ns, kind="stable")
-    queued, arrive_ns, length = queued[order], arrive_ns[order], length[order]
-    is_busy = queued[1:] < arrive_ns[:-1]
-    time_ns = int((arrive_ns[1:] - arrive_ns[:-1])[is_busy].sum())
-    if int(is_busy.sum()) < BUSY_FRAMES or time_ns <= 0:
+    queued_ns, arrive_ns, length = queued_ns[order], arrive_ns[order], length[order]
+    of_equal = np.arange(len(order)) - np.searchsorted(arrive_ns, arrive_ns)
+    before = np.searchsorted(passed.arrive_ns, arrive_ns) + of_equal - 1
+    before_ns = passed.arrive_ns[before]
+    is_busy = (before >= 0) & (queued_ns < before_ns)
+    time_ns = int((arrive_ns - before_ns)[is_busy].sum())
+    frames = int(is_busy.sum())
+    if frames < BUSY_FRAMES or time_ns <= 0:
         return None
-    return float(length[1:][is_busy].sum()) * 8e9 / time_ns
+    # Copies that were made behind the queue did not pass it.
+    copied = (passed.copies - 1) * passed.length if element[0] == TO_NODE else np.zeros(len(passed), np.int64)
+    bits = float(8 * (length + copied[before])[is_busy].sum())
+    return Rate(bits * 1e9 / time_ns, _least_seen(usable, element, frames, asked) if is_whole else 0.0)
+
+
+def _least_seen(parts: Sequence[_Part], element: Element, frames: int, asked: Impairment) -> float:
+    """Least part of so many frames in a queue that is neither lost behind it nor beyond recognition."""
+    is_last = element[0] == TO_NODE
+    kept = [(1.0 if is_last else part.rest.survival) * (1.0 - part.path.corrupt_ratio) for part in parts]
+    trials = min(independent_trials(frames, one) for part in parts for _, one in part.path.elements)
+    least = 1.0 if min(kept) == 1.0 else wilson(min(kept) * trials, trials, deviations=asked_delays.DEVIATIONS)[0]
+    return least if is_last else least / (1.0 + asked.duplicate_ratio)
