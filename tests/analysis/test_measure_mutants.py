@@ -115,6 +115,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_media, Edit(media.measured, "<= dropped +", "<=")),
     (test_media, Edit(media._ahead_ns, "(1 + RATE_TOLERANCE)", "(1 - RATE_TOLERANCE)")),
     (test_media, Edit(media._rate, "+ LATE_NS", "")),
+    (test_media, Edit(media._left, "after_ns >= settled_ns", "after_ns >= 0")),
     (test_media, Edit(media._lasting, ">= BACKLOG_NS", ">= 0")),
     (test_media, Edit(media._rate, "if len(stalls):", "if False:")),
     (test_media, Edit(media._rate, "(1 - UNSEEN_SLACK) * surely", "surely")),

@@ -261,6 +261,36 @@ def test_multicasts_count_once_and_frames_to_other_partitions_count_unseen(tmp_p
     assert accuracy.judge_medium(found).verdict is PASS
 
 
+@pytest.mark.parametrize(
+    ("ports", "dropped"),
+    [
+        ({}, None),
+        ({"p1/n1": {"from-node": Impairment(loss_ratio=0.01)}}, 0),
+        ({"p1/n1": {"from-node": Impairment(corrupt_ratio=0.01)}}, 0),
+    ],
+    ids=["dropped by the medium's queue", "lost at the port", "damaged at the port"],
+)
+def test_an_unseen_frame_may_have_been_lost(
+    ports: dict[str, dict[str, Impairment]], dropped: int | None, tmp_path: Path
+) -> None:
+    known = found_of(tmp_path, crowd()).rate
+    unsure = found_of(tmp_path, crowd(), build(load.loads(TWO), ports, ()), dropped=dropped).rate
+    assert known is not None
+    assert unsure is not None
+    assert unsure.least_bps < 0.9 * known.least_bps
+    assert unsure.most_bps == known.most_bps
+
+
+def test_for_a_while_after_a_change_frames_have_the_delay_of_before() -> None:
+    port = ("to-node", "p1/n3")
+    network = build(load.loads(TWO), {"p1/n3": {"to-node": Impairment(delay_ns=30 * MS)}}, ())
+    network = replace(network, changes={port: [Change(1000 * MS, 1000 * MS, Impairment(delay_ns=10 * MS))]})
+    time_ns = np.array([999, 1001, 1029, 1100]) * MS
+    one = np.ones(4, np.int64)
+    arrived = media._Frames(time_ns, N3 * one, one, one, one, one)
+    assert media._left(network, {N3: "p1/n3"}, arrived).tolist() == [969 * MS, NEVER, NEVER, 1090 * MS]
+
+
 def test_the_delays_of_the_ports_are_not_those_of_the_medium(tmp_path: Path) -> None:
     table, delay = crowd(to_far=False), Impairment(delay_ns=30 * MS)
     for row in table.rows:
