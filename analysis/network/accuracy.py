@@ -616,6 +616,8 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
 def _rate(realised: Realised) -> Iterator[Remark]:
     """A rate that is too low may be that of the frames that are seen."""
     asked_bps, rate = realised.asked.rate_bps, realised.rate
+    if realised.ahead_ns > EARLY_NS:
+        yield Remark(Verdict.FAIL, f"frames left up to {_ms(realised.ahead_ns)} before {asked_bps} bit/s allow it")
     if asked_bps is None or rate is None or rate.bps >= (1 - RATE_TOLERANCE) * asked_bps:
         yield from _rate_reached(None if rate is None else rate.bps, asked_bps)
     elif not rate.seen:

@@ -21,16 +21,17 @@ import pyarrow.dataset as pds
 from analysis.network.addresses import ip_number
 from analysis.network.realised import (
     ENOUGH_FRAMES,
+    FOREVER_NS,
     FROM_NODE,
     LATE_NS,
     NEVER,
     NO_STALLS,
-    RATE_TOLERANCE,
     TO_NODE,
     WITNESS_NS,
     Delays,
     Ints,
     Mask,
+    ahead_ns,
     delays_of,
     longest_wait_ns,
 )
@@ -38,7 +39,6 @@ from analysis.requested_network import Network
 from analysis.requested_network import Path as NetworkPath
 from topologies.model import MULTICAST_GROUP, Access, Impairment, Partition
 
-FOREVER_NS = 2**62
 UNSEEN_PART = 0.01
 """Part of the frames that may pass unseen and uncounted."""
 BACKLOG_NS = 20_000_000
@@ -148,7 +148,7 @@ def measured(
     return Medium(
         asked=asked,
         frames=len(seen),
-        ahead_ns=_ahead_ns(leave_ns, ready_ns, length, asked.rate_bps),
+        ahead_ns=ahead_ns(leave_ns, ready_ns, length, asked.rate_bps),
         rate=_rate(found, seen, stalls),
         delays=delays_of((leave_ns - ready_ns)[is_own], asked),
         longest_wait_ns=longest_wait_ns(asked, int(found.length.max(initial=1))),
@@ -156,20 +156,6 @@ def measured(
         dropped=dropped,
         unjudged=unjudged,
     )
-
-
-def _ahead_ns(leave_ns: Ints, ready_ns: Ints, length: Ints, rate_bps: int) -> float:
-    """The medium passes one frame after another, so a frame leaves no earlier than the time of its own bits after the
-    one before, and after it was ready. Frames that are not seen, and a slow machine, only make frames later.
-    """
-    if not len(leave_ns):
-        return 0.0
-    bits_ns = length * 8e9 / (rate_bps * (1 + RATE_TOLERANCE))
-    begin_ns = np.where(ready_ns == NEVER, -FOREVER_NS, ready_ns)
-    origin_ns = leave_ns[0]  # Floats hold the differences exactly, and no times since the machine's start.
-    passed_ns = np.cumsum(bits_ns)
-    earliest_ns = passed_ns + np.maximum.accumulate((begin_ns - origin_ns) - (passed_ns - bits_ns))
-    return float(np.percentile(earliest_ns - (leave_ns - origin_ns), 99))
 
 
 def _rate(found: Passages, seen: npt.NDArray[np.intp], stalls: Ints) -> Rate | None:

@@ -28,6 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
+FOREVER_NS = 2**62
 NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
 """Damage of an arrival."""
 NO_STALLS: Ints = np.empty((0, 3), np.int64)
@@ -194,6 +195,9 @@ class Realised:
     """Longest delay of the frames by which losses are measured."""
     longest_stall_ns: int
     """Of the machine, in this interval."""
+    ahead_ns: float
+    """Time by which one frame of a hundred left its queue before the frames that arrived allow it, at the rate and its
+    tolerance, with a token bucket; at most 0: none did, or it is not known."""
     rate: Rate | None
     """While frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
@@ -413,6 +417,7 @@ def _realised(
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
         longest_ns=_longest_ns(loss_parts, parts, passed),
         longest_stall_ns=_longest_stall_ns(stalls, interval),
+        ahead_ns=_ahead_ns(parts, passed, interval.asked) if element[0] == TO_NODE else 0.0,
         rate=_rate(parts, passed, element, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
@@ -630,10 +635,11 @@ def _passed(parts: Sequence[_Part], element: Element, samples: Samples, interval
     """All frames of these parts' kind in the interval, also those that were under way while their path was changed:
     they pass the queue, too. Towards a node those that arrived, by the arrival; from a node those that were sent.
     """
-    at_ns = samples.arrive_ns if element[0] == TO_NODE else samples.sent_ns
-    is_wanted = (at_ns >= interval.from_ns) & (at_ns < interval.until_ns)
     if element[0] == TO_NODE:
+        until_ns = max([interval.until_ns, *(int(part.samples.arrive_ns.max(initial=NEVER)) + 1 for part in parts)])
+        is_wanted = (samples.arrive_ns >= interval.from_ns) & (samples.arrive_ns < until_ns)
         return samples.select(is_wanted & (samples.arrive_ns != NEVER))
+    is_wanted = (samples.sent_ns >= interval.from_ns) & (samples.sent_ns < interval.until_ns)
     peers = [part.samples.peer[part.samples.is_multicast] for part in parts]
     return samples.select(
         is_wanted & (~samples.is_multicast | np.isin(samples.peer, np.concatenate([[NEVER], *peers])))
@@ -689,8 +695,7 @@ def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impa
     length = _of_arrived(usable, lambda part: part.samples.length)
     order = np.argsort(arrive_ns, kind="stable")
     queued_ns, arrive_ns, length = queued_ns[order], arrive_ns[order], length[order]
-    of_equal = np.arange(len(order)) - np.searchsorted(arrive_ns, arrive_ns)
-    before = np.searchsorted(passed.arrive_ns, arrive_ns) + of_equal - 1
+    before = _places(passed, arrive_ns) - 1
     before_ns = passed.arrive_ns[before]
     is_busy = (before >= 0) & (queued_ns < before_ns)
     time_ns = int((arrive_ns - before_ns)[is_busy].sum())
@@ -701,6 +706,51 @@ def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impa
     copied = (passed.copies - 1) * passed.length if element[0] == TO_NODE else np.zeros(len(passed), np.int64)
     bits = float(8 * (length + copied[before])[is_busy].sum())
     return Rate(bits * 1e9 / time_ns, _least_seen(usable, element, frames, asked) if is_whole else 0.0)
+
+
+def _ahead_ns(parts: Sequence[_Part], passed: Samples, asked: Impairment) -> float:
+    """As `ahead_ns`, of a queue towards a node: its token bucket lets some bytes pass at once after an idle time, or
+    one frame larger than that. A frame that skips the delay skips the queue, and hides what the others wait for.
+    """
+    if asked.rate_bps is None or asked.reorder_ratio or asked.jitter_ns or not len(passed):
+        return 0.0
+    passed = passed.select(np.argsort(passed.arrive_ns, kind="stable"))
+    known = [part for part in parts if not part.rest.has_queue and not part.rest.has_jitter]
+    arrive_ns = _of_arrived(known, lambda part: part.samples.arrive_ns)
+    order = np.argsort(arrive_ns, kind="stable")
+    ready_ns = np.full(len(passed), NEVER, np.int64)
+    ready_ns[_places(passed, arrive_ns[order])] = _of_arrived(
+        known, lambda part: part.samples.sent_ns + part.path.delay_ns
+    )[order]
+    at_once_bytes = max(bucket_bytes(asked.rate_bps), int(passed.length.max(initial=0)))
+    early_ns = ahead_ns(passed.arrive_ns, ready_ns, passed.length, asked.rate_bps)
+    return early_ns - at_once_bytes * 8e9 / asked.rate_bps
+
+
+def _places(passed: Samples, arrive_ns: Ints) -> npt.NDArray[np.intp]:
+    """Where frames with these arrivals are; both are in order."""
+    of_equal = np.arange(len(arrive_ns)) - np.searchsorted(arrive_ns, arrive_ns)
+    return np.searchsorted(passed.arrive_ns, arrive_ns) + of_equal
+
+
+def bucket_bytes(rate_bps: int) -> int:
+    """Size of the token bucket of a queue, as in netem.wiring.qdisc and testbed.sim.line."""
+    return max(1600, rate_bps // 8 * 250_000 // 10**9)
+
+
+def ahead_ns(leave_ns: Ints, ready_ns: Ints, length: Ints, rate_bps: int) -> float:
+    """Time by which one frame of a hundred left too early; the frames are in the order of leaving. A queue, or a shared
+    medium, passes one frame after another, so a frame leaves no earlier than the time of its own bits after the one
+    before, and after it was ready, if that is known. Frames that are not seen, and a slow machine, only make it later.
+    """
+    if not len(leave_ns):
+        return 0.0
+    bits_ns = length * 8e9 / (rate_bps * (1 + RATE_TOLERANCE))
+    begin_ns = np.where(ready_ns == NEVER, -FOREVER_NS, ready_ns)
+    origin_ns = leave_ns[0]  # Floats hold the differences exactly, and no times since the machine's start.
+    passed_ns = np.cumsum(bits_ns)
+    earliest_ns = passed_ns + np.maximum.accumulate((begin_ns - origin_ns) - (passed_ns - bits_ns))
+    return float(np.percentile(earliest_ns - (leave_ns - origin_ns), 99))
 
 
 def _least_seen(parts: Sequence[_Part], element: Element, frames: int, asked: Impairment) -> float:

@@ -25,12 +25,15 @@ from analysis.network.realised import (
     Losses,
     Realised,
     Samples,
+    bucket_bytes,
     independent_trials,
     measure,
     stalls_with_backlog,
     wilson,
 )
 from analysis.requested_network import Element, RecordedFault, build
+from netem.wiring import qdisc
+from testbed.sim import line
 from topologies import load
 from topologies.jitter import SCALE, SIZE, table
 from topologies.model import CLEAR, Distribution, Impairment
@@ -801,6 +804,56 @@ def test_a_rate_is_that_of_all_frames_that_left_the_queue(
     (found,) = at(port, frames, asked, *faults)
 
     assert next((remark.verdict for remark in accuracy._rate(found)), PASS) is expected
+
+
+def at_once(size_bytes: int) -> Samples:
+    """As of a queue of 1 Mbit/s whose token bucket lets so much pass at once."""
+    frames = overrun(1_000_000, 1000)
+    return arriving(frames, np.maximum(frames.sent_ns + 60_000, frames.arrive_ns - size_bytes * 8 * 10**3))
+
+
+@pytest.mark.parametrize(
+    ("frames", "asked", "sender", "ahead_ms"),
+    [
+        (at_once(0), {}, CLEAR, 0),
+        (at_once(1600), {}, CLEAR, 0),
+        (at_once(3200), {}, CLEAR, 11),
+        (at_once(64_000), {}, CLEAR, 121),
+        (at_once(64_000), {}, DELAYED, 126),
+        (at_once(64_000), {}, JITTERED, 0),
+        (at_once(64_000), {}, replace(NARROW, rate_bps=10**7), 0),
+        (at_once(64_000), {"delay_ns": MS, "jitter_ns": MS}, CLEAR, 0),
+        (at_once(64_000), {"delay_ns": MS, "reorder_ratio": 0.1}, CLEAR, 0),
+        (of_two(at_once(64_000)), {}, replace(NARROW, rate_bps=10**7), 116),
+    ],
+    ids=[
+        "nothing",
+        "a bucket as asked",
+        "twice as much",
+        "all",
+        "all, behind a delay",
+        "frames whose entry is hidden by jitter",
+        "frames whose entry is hidden by a queue",
+        "jitter here",
+        "frames that skip the queue",
+        "the entry of half of the frames is known",
+    ],
+)
+def test_what_passes_at_once_is_more_than_the_rate(
+    frames: Samples, asked: dict[str, Any], sender: Impairment, ahead_ms: int
+) -> None:
+    ports = {"p1/n2": {"to-node": replace(NARROW, queue_frames=1000, **asked)}, "p1/n1": {"from-node": sender}}
+    (found,) = at(N2, frames, ports)
+    assert max(0, int(found.ahead_ns / MS)) == ahead_ms
+    text = f"frames left up to {found.ahead_ns / MS:.3f} ms before 1000000 bit/s allow it"
+    assert (text in accuracy.judge(found).text) is (ahead_ms > 0)
+
+
+@pytest.mark.parametrize("rate_bps", [8000, 10**6, 10**8, 10**9])
+def test_the_token_bucket_is_that_of_both_worlds(rate_bps: int) -> None:
+    in_kernel = qdisc.settings_of(Impairment(rate_bps=rate_bps)).bucket_ticks * 64e-9 * rate_bps / 8
+    simulated = max(line.MIN_BURST_BYTES, rate_bps // 8 * line.BURST_TIME_NS // 10**9)
+    assert (in_kernel, simulated) == pytest.approx((bucket_bytes(rate_bps),) * 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(
