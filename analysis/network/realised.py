@@ -698,6 +698,11 @@ def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impa
     before = _places(passed, arrive_ns) - 1
     before_ns = passed.arrive_ns[before]
     is_busy = (before >= 0) & (queued_ns < before_ns)
+    if asked.reorder_ratio:
+        # A frame that skipped the queue arrived while another one was leaving it.
+        has_waited = np.zeros(len(passed), np.bool_)
+        has_waited[before + 1] = queued_ns <= arrive_ns
+        is_busy &= has_waited[before]
     time_ns = int((arrive_ns - before_ns)[is_busy].sum())
     frames = int(is_busy.sum())
     if frames < BUSY_FRAMES or time_ns <= 0:

@@ -59,6 +59,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     ),
     (test_realised, Edit(realised._longest_ns, "max(longest_ns,", "min(longest_ns,")),
     (test_realised, Edit(realised._rate, "(passed.copies - 1)", "0")),
+    (test_realised, Edit(realised._rate, "if asked.reorder_ratio:", "if False:")),
     (test_realised, Edit(realised._rate, "if is_whole else 0.0", "")),
     (test_realised, Edit(realised._least_seen, "return least if is_last", "return 1.0 if True")),
     (test_realised, Edit(realised._least_seen, "part.rest.survival", "0.5")),

@@ -749,6 +749,13 @@ def of_two(samples: Samples) -> Samples:
     return replace(samples, peer=np.where(np.arange(len(samples)) % 2 == 0, 0, 2))
 
 
+def skipped() -> Samples:
+    """As of a queue of 1 Mbit/s behind a delay of 10 ms, which some frames skip."""
+    waiting = overrun(1_000_000)
+    waiting = arriving(waiting, np.where(waiting.arrive_ns == NEVER, NEVER, waiting.arrive_ns + 10 * MS))
+    return together(waiting, sent(1000, start_ns=2 * MS, every_ns=12 * MS, delay_ns=60_000))
+
+
 def lost_behind(samples: Samples, ratio: float) -> Samples:
     return lose(samples, RNG(17).random(len(samples)) < ratio)
 
@@ -777,6 +784,7 @@ COPIES_BEHIND = {"p1/n1": {"from-node": NARROW}, "p1/n2": {"to-node": Impairment
             PASS,
         ),
         (N2, doubled(), {"p1/n2": {"to-node": replace(NARROW, duplicate_ratio=1.0)}}, [], PASS),
+        (N2, skipped(), {"p1/n2": {"to-node": replace(NARROW, delay_ns=10 * MS, reorder_ratio=0.5)}}, [], PASS),
         (FROM_N1, doubled(), COPIES_BEHIND, [], FAIL),
         (FROM_N1, lost_behind(overrun(1_000_000), 0.1), LOST_BEHIND, [], PASS),
         (FROM_N1, lost_behind(overrun(800_000), 0.1), LOST_BEHIND, [], FAIL),
@@ -789,6 +797,7 @@ COPIES_BEHIND = {"p1/n1": {"from-node": NARROW}, "p1/n2": {"to-node": Impairment
         "too slow, while another sender's port changes",
         "another sender has a queue of its own",
         "a copy of each frame",
+        "frames that skipped the queue",
         "a copy of each frame that did not pass the queue",
         "frames lost behind the queue",
         "too slow, beside frames lost behind the queue",
