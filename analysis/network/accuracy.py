@@ -301,9 +301,7 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
     if not found.dropped:
         return
     if found.most_waiting is None:
-        yield Remark(
-            Verdict.PASS, "jitter or a rate hides when frames entered, so a queue that is too short is not seen"
-        )
+        yield Remark(Verdict.PASS, "not all frames entered at a known time, so a queue that is too short is not seen")
     elif found.most_waiting + 1 < FEWER_WAITING * limit:
         waiting = f"the queue dropped {found.dropped} frames, and {found.most_waiting} waited at most"
         yield Remark(Verdict.FAIL, f"{waiting}; it should hold {limit}")

@@ -99,7 +99,7 @@ class Medium:
     """Waiting and passing, of frames of the partition's nodes."""
     longest_wait_ns: int
     most_waiting: int | None
-    """Most frames in it at once, as a frame of the partition's nodes found them, itself included; None: some of them
+    """Most frames in it at once, as a frame of the partition's nodes found them, itself included; None: some frames
     entered at an unknown time, and these may be the ones that found it full."""
     dropped: int | None
     """By its queue; None: not counted."""
@@ -223,8 +223,8 @@ def _passages(
     frames: Path, network: Network, partition: Partition, first_ns: int, last_ns: int, *, is_lossless: bool
 ) -> tuple[Passages, float, bool]:
     """Passages, the part of the bytes of arrived frames that came from elsewhere and are none of them, and whether the
-    time from which a frame could enter is known of all that the nodes sent. `is_lossless`: the medium's queue dropped
-    nothing.
+    time from which a frame could enter is known of all: of those that the nodes sent, and none came from a router.
+    `is_lossless`: the medium's queue dropped nothing.
     """
     assert partition.bus is not None
     names = {node.index: str(node.name) for node in partition.nodes}
@@ -250,7 +250,7 @@ def _passages(
         is_certain=np.concatenate((is_seen[: len(firsts)], keeps[unseen] & is_lossless))[order],
     )
     strange = float(arrived.length[is_strange].sum() / max(1, arrived.length.sum()))
-    return every, strange, len(own) == len(ready_ns)
+    return every, strange, len(own) == len(ready_ns) and NEVER not in seen_ready_ns
 
 
 def _read(frames: Path, names: Mapping[int, str], first_ns: int, last_ns: int) -> tuple[_Frames, _Frames]:
