@@ -69,11 +69,18 @@ class ElsewhereCounters(_Part):
     collision_dropped_frames: Count = 0
     """Of a bus with CSMA/CD: after the last attempt."""
     backlog_frames: Count = 0
+    duplicated_frames: Count | None = None
+    """Copies made by the delay line; None: not counted, as in kernels."""
 
     @property
     def dropped_frames(self) -> int:
         dropped = self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
         return dropped + self.collision_dropped_frames
+
+    @property
+    def kept_frames(self) -> int:
+        """Frames that came and did not leave."""
+        return self.dropped_frames + self.backlog_frames
 
 
 class BusCounters(ElsewhereCounters):

@@ -146,6 +146,12 @@ class Network:
         changed = (change.state for changes in self.changes.values() for change in changes)
         return any(impairment.corrupt_ratio for impairment in (*self.start.values(), *changed))
 
+    @property
+    def copying(self) -> set[Element]:
+        """Elements that were asked to make copies, at any time."""
+        changed = ((one, change.state) for one, changes in self.changes.items() for change in changes)
+        return {one for one, impairment in (*self.start.items(), *changed) if impairment.duplicate_ratio}
+
     def intervals(self, element: Element) -> list[tuple[int, int, Impairment]]:
         """Stretches in which one element did not change: from, until, its impairment."""
         return list(_stretches(self.changes.get(element, ()), self.start.get(element, CLEAR)))

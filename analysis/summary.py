@@ -351,6 +351,7 @@ class _Analysis:
             self.inputs.topology,
             self.manifest,
             extra,
+            copying=self.inputs.network.copying,
             down=self.inputs.network.downs.keys(),
             is_corrupting=self.inputs.network.is_corrupting,
         )

@@ -200,7 +200,7 @@ def _row(element: Element, realised: Realised) -> LinkRow:
         **dict(zip(("loss_ratio", "loss_low", "loss_high", "loss_burst_frames"), loss, strict=True)),
         "duplicate_ratio": None if losses is None else losses.duplicated / losses.frames,
         "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged_ratio,
-        "rate_bps": realised.rate_bps,
+        "rate_bps": None if realised.rate is None else realised.rate.bps,
         "verdict": remark.verdict.value,
         "reason": remark.text,
     }
@@ -298,7 +298,11 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
         bounds = f"between {found.rate.least_bps:.0f} and {found.rate.most_bps:.0f} bit/s"
         yield Remark(Verdict.PASS, f"the rate lies {bounds}, as some frames are not seen to leave")
     yield from _overlong_wait(found.delays, found.longest_wait_ns)
-    if found.dropped and found.most_waiting + 1 < FEWER_WAITING * limit:
+    if not found.dropped:
+        return
+    if found.most_waiting is None:
+        yield Remark(Verdict.PASS, "not all frames entered at a known time, so a queue that is too short is not seen")
+    elif found.most_waiting + 1 < FEWER_WAITING * limit:
         waiting = f"the queue dropped {found.dropped} frames, and {found.most_waiting} waited at most"
         yield Remark(Verdict.FAIL, f"{waiting}; it should hold {limit}")
 
@@ -608,7 +612,18 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 
 def _rate(realised: Realised) -> Iterator[Remark]:
-    yield from _rate_reached(realised.rate_bps, realised.asked.rate_bps)
+    """A rate that is too low may be that of the frames that are seen."""
+    asked_bps, rate = realised.asked.rate_bps, realised.rate
+    if realised.ahead_ns > EARLY_NS:
+        yield Remark(Verdict.FAIL, f"frames left up to {_ms(realised.ahead_ns)} before {asked_bps} bit/s allow it")
+    if asked_bps is None or rate is None or rate.bps >= (1 - RATE_TOLERANCE) * asked_bps:
+        yield from _rate_reached(None if rate is None else rate.bps, asked_bps)
+    elif not rate.seen:
+        yield Remark(Verdict.UNKNOWN, "not all frames that left the queue are seen, so a low rate is not judged")
+    elif rate.bps < (1 - RATE_TOLERANCE) * asked_bps * rate.seen:
+        yield from _rate_reached(rate.bps, asked_bps)
+    else:
+        yield Remark(Verdict.PASS, "the rate is that of the frames that were not lost behind the queue")
 
 
 def _rate_reached(rate_bps: float | None, asked_bps: int | None) -> Iterator[Remark]:

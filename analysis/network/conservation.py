@@ -4,25 +4,28 @@
     from-node:  offered = arrived + dropped here + backlog + unexplained
 
 Frames of any protocol are counted. `offered` comes from the capture: towards a node the frames that the others sent to
-its address or to all, from a node those that it sent. `arrived` towards a node comes from the capture, too, without the
-copies that a delay line made; from a node it is the number of frames that its tree let through, by the kernel's count.
-`dropped_before`: towards a node, frames lost at the senders' own ports. It is known if none was lost there, or if all
-frames of these senders were addressed to the node, too; else (and where links or shared media dropped) it is null, and
-so is `unexplained`. Damaged frames are not told from copies, and bridges and routers refuse some of them: where
-corruption was asked for, `dropped_before` is null, too, and from a node `arrived` if its port made copies.
+its address or to all, from a node those that it sent. `arrived` towards a node comes from the capture, too; from a node
+it is the number of frames that its tree let through, by the kernel's count. Both are without the copies that delay
+lines made. A copy may be dropped like any frame, so those that arrived are all only if nothing was dropped in the whole
+run; else they are known if the delay lines on the way count them, as simulated ones do. If not, `arrived` is null.
+`dropped_before`: towards a node, frames lost at the senders' own ports, or still there at the end. It is known if there
+is none, or if all frames of these senders were addressed to the node, too; else (and where links or shared media
+dropped or held frames) it is null. Where something is null, so is `unexplained`. Damaged frames are not told from
+copies, and bridges and routers refuse some of them: where corruption was asked for, `dropped_before` is null, too, and
+from a node `arrived` if its port made copies that it does not count.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.inputs import ElsewhereCounters, Manifest, PortCounters
 from analysis.network.addresses import Flow, Receivers
 from analysis.network.realised import ELSEWHERE
 from analysis.requested_network import Element
-from topologies.model import Direction, Node, Topology
+from topologies.model import Direction, Topology
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
@@ -33,39 +36,62 @@ def balance(
     manifest: Manifest,
     extra_copies: Mapping[tuple[str, str], int],
     *,
+    copying: Collection[Element] = (),
     down: Collection[str] = (),
     is_corrupting: bool = False,
 ) -> list[dict[str, Any]]:
-    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `down`: nodes
-    that were down or absent for a while, and their ports with them; `is_corrupting`: corruption was asked for.
+    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `copying`:
+    elements that were asked to make copies; `down`: nodes that were down or absent for a while, and their ports with
+    them; `is_corrupting`: corruption was asked for.
     """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
     receivers = Receivers(topology)
     offered = dict.fromkeys((node.index for node in nodes), 0)
+    reached: dict[int, set[int]] = {}
+    """Nodes to which all frames of a sender were addressed."""
     for flow in counted:
         if flow.direction == FROM_NODE:
-            for target in receivers.of(flow.node_index, flow.eth_dst, flow.ip_dst):
-                offered[target.index] += flow.frames
+            targets = {target.index for target in receivers.of(flow.node_index, flow.eth_dst, flow.ip_dst)}
+            for target in targets:
+                offered[target] += flow.frames
+            reached[flow.node_index] = reached.get(flow.node_index, targets) & targets
     seen: dict[tuple[str, int], int] = defaultdict(int)
     for flow in counted:
         seen[flow.direction, flow.node_index] += flow.frames
-    elsewhere = sum(entry.dropped_frames for entry in (*manifest.link_counters, *manifest.bus_counters))
-    lossy = {
-        node.index: entry.dropped_frames
-        for node in nodes
-        if (entry := counters.get((FROM_NODE, str(node.name)))) is not None and entry.dropped_frames
+    elsewhere = sum(entry.kept_frames for entry in (*manifest.link_counters, *manifest.bus_counters))
+    is_lossless = not elsewhere and not any(entry.kept_frames for entry in manifest.counters)
+    uplinks = {node.index: counters.get((FROM_NODE, str(node.name))) for node in nodes}
+    kept = {index: own.kept_frames for index, own in uplinks.items() if own is not None and own.kept_frames}
+    made: dict[Element, int | None] = {
+        one: None if one not in counters else counters[one].duplicated_frames for one in copying
     }
+    made_there = {node.index: made[one] for node in nodes if (one := (FROM_NODE, str(node.name))) in made}
+    of_links = [None for direction, _ in made if direction not in (TO_NODE, FROM_NODE)]
+
+    def of_senders(frames: Mapping[int, int | None], target: int) -> Iterator[int | None]:
+        """Which of these frames of each sender were for one node; None: not known."""
+        for sender, number in frames.items():
+            if sender != target:
+                yield number if target in reached.get(sender, {target}) else None
+
     entries: list[dict[str, Any]] = []
     for node in nodes:
         name = str(node.name)
-        before = None if elsewhere or is_corrupting else _dropped_before(counted, lossy, node, receivers)
-        arrived = seen[TO_NODE, node.index] - extra_copies.get((TO_NODE, name), 0)
+        before = None if elsewhere or is_corrupting else _sum(of_senders(kept, node.index))
+        on_way = [
+            *of_senders(made_there, node.index),
+            *of_links,
+            *(made[one] for one in made if one == (TO_NODE, name)),
+        ]
+        copies = _copies(extra_copies.get((TO_NODE, name), 0), on_way, is_lossless)
+        arrived = None if copies is None else seen[TO_NODE, node.index] - copies
         towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
         entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in down else ""})
-        own = counters.get((FROM_NODE, name))
-        copies = extra_copies.get((FROM_NODE, name), 0)
-        through = None if own is None or (is_corrupting and copies) else own.sent_frames - copies
+        own = uplinks[node.index]
+        here = [made[one] for one in made if one == (FROM_NODE, name)]
+        copies = _copies(extra_copies.get((FROM_NODE, name), 0), here, is_lossless and not is_corrupting)
+        through = None if own is None or copies is None else own.sent_frames - copies
         entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""})
     return entries
 
@@ -111,14 +137,18 @@ def _entry(
     return entry
 
 
-def _dropped_before(counted: Sequence[Flow], lossy: Mapping[int, int], node: Node, receivers: Receivers) -> int | None:
-    """Frames for this node that were lost at the senders' own ports; None when this is not known."""
+def _copies(seen: int, made: Sequence[int | None], is_lossless: bool) -> int | None:
+    """Copies among the frames that arrived or were dropped: those made on the way; if they are not counted, those seen,
+    which are fewer where frames are lost.
+    """
+    counted = _sum(made) if made else seen
+    return seen if counted is None and is_lossless else counted
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
     total = 0
-    for sender, dropped in lossy.items():
-        if sender == node.index:
-            continue
-        sent = [flow for flow in counted if flow.node_index == sender and flow.direction == FROM_NODE]
-        if not all(node in receivers.of(sender, flow.eth_dst, flow.ip_dst) for flow in sent):
+    for number in numbers:
+        if number is None:
             return None
-        total += dropped
+        total += number
     return total

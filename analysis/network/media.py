@@ -21,16 +21,17 @@ import pyarrow.dataset as pds
 from analysis.network.addresses import ip_number
 from analysis.network.realised import (
     ENOUGH_FRAMES,
+    FOREVER_NS,
     FROM_NODE,
     LATE_NS,
     NEVER,
     NO_STALLS,
-    RATE_TOLERANCE,
     TO_NODE,
     WITNESS_NS,
     Delays,
     Ints,
     Mask,
+    ahead_ns,
     delays_of,
     longest_wait_ns,
 )
@@ -38,7 +39,6 @@ from analysis.requested_network import Network
 from analysis.requested_network import Path as NetworkPath
 from topologies.model import MULTICAST_GROUP, Access, Impairment, Partition
 
-FOREVER_NS = 2**62
 UNSEEN_PART = 0.01
 """Part of the frames that may pass unseen and uncounted."""
 BACKLOG_NS = 20_000_000
@@ -98,8 +98,9 @@ class Medium:
     delays: Delays | None
     """Waiting and passing, of frames of the partition's nodes."""
     longest_wait_ns: int
-    most_waiting: int
-    """Most frames in it at once, as a frame of the partition's nodes found them, itself included."""
+    most_waiting: int | None
+    """Most frames in it at once, as a frame of the partition's nodes found them, itself included; None: some frames
+    entered at an unknown time, and these may be the ones that found it full."""
     dropped: int | None
     """By its queue; None: not counted."""
     unjudged: str
@@ -121,12 +122,19 @@ def measure(
     """
     assert partition.bus is not None
     asked = Impairment(rate_bps=partition.bus.rate_bps, queue_frames=partition.bus.queue_frames)
-    found, strange = _passages(frames, network, partition, first_ns, last_ns, is_lossless=dropped == 0)
-    return measured(asked, found, stalls=stalls, dropped=dropped, unjudged=_unjudged(network, partition, strange))
+    found, strange, knows_entries = _passages(frames, network, partition, first_ns, last_ns, is_lossless=dropped == 0)
+    unjudged = _unjudged(network, partition, strange)
+    return measured(asked, found, stalls=stalls, dropped=dropped, unjudged=unjudged, knows_entries=knows_entries)
 
 
 def measured(
-    asked: Impairment, found: Passages, *, stalls: Ints = NO_STALLS, dropped: int | None, unjudged: str
+    asked: Impairment,
+    found: Passages,
+    *,
+    stalls: Ints = NO_STALLS,
+    dropped: int | None,
+    unjudged: str,
+    knows_entries: bool = True,
 ) -> Medium:
     assert asked.rate_bps is not None
     if dropped is not None and int((~found.is_seen).sum()) <= dropped + UNSEEN_PART * len(found.length):
@@ -140,28 +148,14 @@ def measured(
     return Medium(
         asked=asked,
         frames=len(seen),
-        ahead_ns=_ahead_ns(leave_ns, ready_ns, length, asked.rate_bps),
+        ahead_ns=ahead_ns(leave_ns, ready_ns, length, asked.rate_bps),
         rate=_rate(found, seen, stalls),
         delays=delays_of((leave_ns - ready_ns)[is_own], asked),
         longest_wait_ns=longest_wait_ns(asked, int(found.length.max(initial=1))),
-        most_waiting=int((seen[is_own] + 1 - entered).max(initial=0)),
+        most_waiting=int((seen[is_own] + 1 - entered).max(initial=0)) if knows_entries else None,
         dropped=dropped,
         unjudged=unjudged,
     )
-
-
-def _ahead_ns(leave_ns: Ints, ready_ns: Ints, length: Ints, rate_bps: int) -> float:
-    """The medium passes one frame after another, so a frame leaves no earlier than the time of its own bits after the
-    one before, and after it was ready. Frames that are not seen, and a slow machine, only make frames later.
-    """
-    if not len(leave_ns):
-        return 0.0
-    bits_ns = length * 8e9 / (rate_bps * (1 + RATE_TOLERANCE))
-    begin_ns = np.where(ready_ns == NEVER, -FOREVER_NS, ready_ns)
-    origin_ns = leave_ns[0]  # Floats hold the differences exactly, and no times since the machine's start.
-    passed_ns = np.cumsum(bits_ns)
-    earliest_ns = passed_ns + np.maximum.accumulate((begin_ns - origin_ns) - (passed_ns - bits_ns))
-    return float(np.percentile(earliest_ns - (leave_ns - origin_ns), 99))
 
 
 def _rate(found: Passages, seen: npt.NDArray[np.intp], stalls: Ints) -> Rate | None:
@@ -227,8 +221,9 @@ class _Frames(NamedTuple):
 
 def _passages(
     frames: Path, network: Network, partition: Partition, first_ns: int, last_ns: int, *, is_lossless: bool
-) -> tuple[Passages, float]:
-    """Passages, and the part of the bytes of arrived frames that came from elsewhere and are none of them.
+) -> tuple[Passages, float, bool]:
+    """Passages, the part of the bytes of arrived frames that came from elsewhere and are none of them, and whether the
+    time from which a frame could enter is known of all: of those that the nodes sent, and none came from a router.
     `is_lossless`: the medium's queue dropped nothing.
     """
     assert partition.bus is not None
@@ -254,7 +249,8 @@ def _passages(
         is_seen=is_seen[order],
         is_certain=np.concatenate((is_seen[: len(firsts)], keeps[unseen] & is_lossless))[order],
     )
-    return every, float(arrived.length[is_strange].sum() / max(1, arrived.length.sum()))
+    strange = float(arrived.length[is_strange].sum() / max(1, arrived.length.sum()))
+    return every, strange, len(own) == len(ready_ns) and NEVER not in seen_ready_ns
 
 
 def _read(frames: Path, names: Mapping[int, str], first_ns: int, last_ns: int) -> tuple[_Frames, _Frames]:

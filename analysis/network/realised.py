@@ -28,6 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
+FOREVER_NS = 2**62
 NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
 """Damage of an arrival."""
 NO_STALLS: Ints = np.empty((0, 3), np.int64)
@@ -156,6 +157,14 @@ class Losses(NamedTuple):
     """None: not known, because no capture was read."""
 
 
+class Rate(NamedTuple):
+    """Bits that were seen to leave a queue, over the time that they took."""
+
+    bps: float
+    seen: float
+    """Least part of the bits that is seen, if the rate is as asked; 0: not known."""
+
+
 class StillCut(NamedTuple):
     """A sender whose first frames after the end of a cut did not arrive, though no loss, queue or other cut that was
     asked for explains it.
@@ -186,8 +195,11 @@ class Realised:
     """Longest delay of the frames by which losses are measured."""
     longest_stall_ns: int
     """Of the machine, in this interval."""
-    rate_bps: float | None
-    """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
+    ahead_ns: float
+    """Time by which one frame of a hundred left its queue before the frames that arrived allow it, at the rate and its
+    tolerance, with a token bucket; at most 0: none did, or it is not known."""
+    rate: Rate | None
+    """While frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
     """Frames that passed a cut."""
     cuts: int
@@ -264,7 +276,7 @@ def measure(
     largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
     smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
     sizes_bytes = (smallest_bytes, largest_bytes)
-    return [_realised(interval, element, sizes_bytes, stalls, queue_drops) for interval in intervals]
+    return [_realised(interval, element, samples, sizes_bytes, stalls, queue_drops) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -376,6 +388,7 @@ def _next_lost(path: Path) -> float:
 def _realised(
     interval: _Interval,
     element: Element,
+    samples: Samples,
     sizes_bytes: tuple[int, int],
     stalls: Ints,
     queue_drops: Mapping[Element, int],
@@ -383,6 +396,7 @@ def _realised(
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
+    passed = samples.select(slice(0)) if interval.asked.rate_bps is None else _passed(parts, element, samples, interval)
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
         parts,
@@ -400,10 +414,11 @@ def _realised(
         losses=_losses(loss_parts, interval.asked, queue_drops),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
-        most_waiting=_most_waiting(parts) if element[0] == TO_NODE else None,
-        longest_ns=int(_of_arrived(loss_parts, _delays).max(initial=0)),
+        most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
+        longest_ns=_longest_ns(loss_parts, parts, passed),
         longest_stall_ns=_longest_stall_ns(stalls, interval),
-        rate_bps=_rate_bps(parts, interval.asked),
+        ahead_ns=_ahead_ns(parts, passed, interval.asked) if element[0] == TO_NODE else 0.0,
+        rate=_rate(parts, passed, element, interval.asked),
         leaked=interval.leaked,
         cuts=len(interval.met),
         still_cut=interval.still_cut,
@@ -616,12 +631,47 @@ def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) ->
     return max(0, queue_ns(asked, smallest_bytes) - smallest_bytes * 8 * 10**9 // asked.rate_bps)
 
 
-def _most_waiting(parts: Sequence[_Part]) -> int | None:
+def _passed(parts: Sequence[_Part], element: Element, samples: Samples, interval: _Interval) -> Samples:
+    """All frames of these parts' kind in the interval, also those that were under way while their path was changed:
+    they pass the queue, too. Towards a node those that arrived, by the arrival; from a node those that were sent.
+    """
+    if element[0] == TO_NODE:
+        until_ns = max([interval.until_ns, *(int(part.samples.arrive_ns.max(initial=NEVER)) + 1 for part in parts)])
+        is_wanted = (samples.arrive_ns >= interval.from_ns) & (samples.arrive_ns < until_ns)
+        return samples.select(is_wanted & (samples.arrive_ns != NEVER))
+    is_wanted = (samples.sent_ns >= interval.from_ns) & (samples.sent_ns < interval.until_ns)
+    peers = [part.samples.peer[part.samples.is_multicast] for part in parts]
+    return samples.select(
+        is_wanted & (~samples.is_multicast | np.isin(samples.peer, np.concatenate([[NEVER], *peers])))
+    )
+
+
+def _is_all(parts: Sequence[_Part], passed: Samples, column: Callable[[Samples], Ints]) -> bool:
+    """Whether these parts have all frames that passed between their first and their last one."""
+    own_ns = np.concatenate([np.empty(0, np.int64), *(column(part.samples) for part in parts)])
+    own_ns, every_ns = own_ns[own_ns != NEVER], column(passed)
+    if not len(own_ns):
+        return False
+    return int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) <= len(own_ns)
+
+
+def _longest_ns(parts: Sequence[_Part], every: Sequence[_Part], passed: Samples) -> int:
+    """Longest delay of these parts; if others passed as well, at most as long as the longest of all took."""
+    longest_ns = int(_of_arrived(parts, _delays).max(initial=0))
+    if _is_all(every, passed, lambda samples: samples.sent_ns):
+        return longest_ns
+    has_arrived = passed.arrive_ns != NEVER
+    return max(longest_ns, int((passed.arrive_ns - passed.sent_ns)[has_arrived].max(initial=0)))
+
+
+def _most_waiting(parts: Sequence[_Part], passed: Samples) -> int | None:
     """Known if each frame that enters the queue arrives once and in the end, and enters at a known time."""
     elements = {one for part in parts for _, one in part.path.elements}
     if any(one.jitter_ns or one.reorder_ratio or one.duplicate_ratio or one.corrupt_ratio for one in elements):
         return None
     if any(part.rest.has_queue for part in parts):
+        return None
+    if not _is_all(parts, passed, lambda samples: samples.arrive_ns):
         return None
     entered_ns = np.sort(_of_arrived(parts, lambda part: part.samples.sent_ns + part.path.delay_ns))
     left_ns = np.sort(_of_arrived(parts, lambda part: part.samples.arrive_ns))
@@ -629,19 +679,89 @@ def _most_waiting(parts: Sequence[_Part]) -> int | None:
     return int(waiting.max(initial=0))
 
 
-def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:
-    """Bits over the time between arrivals, of frames that were already in the queue when the one before left it."""
+def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impairment) -> Rate | None:
+    """Bits over the time between arrivals, of frames that were already in the queue when the one before left it: any
+    frame, also one of which it is not known when it entered. A copy follows the frame.
+    """
     usable = [part for part in parts if len(part) and not part.rest.has_queue]
-    if asked.rate_bps is None or not usable:
+    if asked.rate_bps is None or not usable or not len(passed):
         return None
+    is_whole = element[0] == TO_NODE or _is_all(usable, passed, lambda samples: samples.sent_ns)
+    passed = passed.select(passed.arrive_ns != NEVER)
+    passed = passed.select(np.argsort(passed.arrive_ns, kind="stable"))
     ready_ns = [part.samples.sent_ns + part.rest.delay_ns + asked.delay_ns + asked.jitter_ns for part in usable]
-    queued = np.concatenate([_arrived(ready, part) for ready, part in zip(ready_ns, usable, strict=True)])
-    arrive_ns = np.concatenate([_arrived(part.samples.arrive_ns, part) for part in usable])
-    length = np.concatenate([_arrived(part.samples.length, part) for part in usable])
+    queued_ns = np.concatenate([_arrived(ready, part) for ready, part in zip(ready_ns, usable, strict=True)])
+    arrive_ns = _of_arrived(usable, lambda part: part.samples.arrive_ns)
+    length = _of_arrived(usable, lambda part: part.samples.length)
     order = np.argsort(arrive_ns, kind="stable")
-    queued, arrive_ns, length = queued[order], arrive_ns[order], length[order]
-    is_busy = queued[1:] < arrive_ns[:-1]
-    time_ns = int((arrive_ns[1:] - arrive_ns[:-1])[is_busy].sum())
-    if int(is_busy.sum()) < BUSY_FRAMES or time_ns <= 0:
+    queued_ns, arrive_ns, length = queued_ns[order], arrive_ns[order], length[order]
+    before = _places(passed, arrive_ns) - 1
+    before_ns = passed.arrive_ns[before]
+    is_busy = (before >= 0) & (queued_ns < before_ns)
+    if asked.reorder_ratio:
+        # A frame that skipped the queue arrived while another one was leaving it.
+        has_waited = np.zeros(len(passed), np.bool_)
+        has_waited[before + 1] = queued_ns <= arrive_ns
+        is_busy &= has_waited[before]
+    time_ns = int((arrive_ns - before_ns)[is_busy].sum())
+    frames = int(is_busy.sum())
+    if frames < BUSY_FRAMES or time_ns <= 0:
         return None
-    return float(length[1:][is_busy].sum()) * 8e9 / time_ns
+    # Copies that were made behind the queue did not pass it.
+    copied = (passed.copies - 1) * passed.length if element[0] == TO_NODE else np.zeros(len(passed), np.int64)
+    bits = float(8 * (length + copied[before])[is_busy].sum())
+    return Rate(bits * 1e9 / time_ns, _least_seen(usable, element, frames, asked) if is_whole else 0.0)
+
+
+def _ahead_ns(parts: Sequence[_Part], passed: Samples, asked: Impairment) -> float:
+    """As `ahead_ns`, of a queue towards a node: its token bucket lets some bytes pass at once after an idle time, or
+    one frame larger than that. A frame that skips the delay skips the queue, and hides what the others wait for.
+    """
+    if asked.rate_bps is None or asked.reorder_ratio or asked.jitter_ns or not len(passed):
+        return 0.0
+    passed = passed.select(np.argsort(passed.arrive_ns, kind="stable"))
+    known = [part for part in parts if not part.rest.has_queue and not part.rest.has_jitter]
+    arrive_ns = _of_arrived(known, lambda part: part.samples.arrive_ns)
+    order = np.argsort(arrive_ns, kind="stable")
+    ready_ns = np.full(len(passed), NEVER, np.int64)
+    ready_ns[_places(passed, arrive_ns[order])] = _of_arrived(
+        known, lambda part: part.samples.sent_ns + part.path.delay_ns
+    )[order]
+    at_once_bytes = max(bucket_bytes(asked.rate_bps), int(passed.length.max(initial=0)))
+    early_ns = ahead_ns(passed.arrive_ns, ready_ns, passed.length, asked.rate_bps)
+    return early_ns - at_once_bytes * 8e9 / asked.rate_bps
+
+
+def _places(passed: Samples, arrive_ns: Ints) -> npt.NDArray[np.intp]:
+    """Where frames with these arrivals are; both are in order."""
+    of_equal = np.arange(len(arrive_ns)) - np.searchsorted(arrive_ns, arrive_ns)
+    return np.searchsorted(passed.arrive_ns, arrive_ns) + of_equal
+
+
+def bucket_bytes(rate_bps: int) -> int:
+    """Size of the token bucket of a queue, as in netem.wiring.qdisc and testbed.sim.line."""
+    return max(1600, rate_bps // 8 * 250_000 // 10**9)
+
+
+def ahead_ns(leave_ns: Ints, ready_ns: Ints, length: Ints, rate_bps: int) -> float:
+    """Time by which one frame of a hundred left too early; the frames are in the order of leaving. A queue, or a shared
+    medium, passes one frame after another, so a frame leaves no earlier than the time of its own bits after the one
+    before, and after it was ready, if that is known. Frames that are not seen, and a slow machine, only make it later.
+    """
+    if not len(leave_ns):
+        return 0.0
+    bits_ns = length * 8e9 / (rate_bps * (1 + RATE_TOLERANCE))
+    begin_ns = np.where(ready_ns == NEVER, -FOREVER_NS, ready_ns)
+    origin_ns = leave_ns[0]  # Floats hold the differences exactly, and no times since the machine's start.
+    passed_ns = np.cumsum(bits_ns)
+    earliest_ns = passed_ns + np.maximum.accumulate((begin_ns - origin_ns) - (passed_ns - bits_ns))
+    return float(np.percentile(earliest_ns - (leave_ns - origin_ns), 99))
+
+
+def _least_seen(parts: Sequence[_Part], element: Element, frames: int, asked: Impairment) -> float:
+    """Least part of so many frames in a queue that is neither lost behind it nor beyond recognition."""
+    is_last = element[0] == TO_NODE
+    kept = [(1.0 if is_last else part.rest.survival) * (1.0 - part.path.corrupt_ratio) for part in parts]
+    trials = min(independent_trials(frames, one) for part in parts for _, one in part.path.elements)
+    least = 1.0 if min(kept) == 1.0 else wilson(min(kept) * trials, trials, deviations=asked_delays.DEVIATIONS)[0]
+    return least if is_last else least / (1.0 + asked.duplicate_ratio)

@@ -121,6 +121,13 @@ def test_a_node_that_joins_first_was_absent(kinds: tuple[str, ...], downs: list[
     assert [s.path.is_receiver_down for s in joined.spans(A, B)] == downs
 
 
+def test_elements_make_copies_if_they_were_asked_to_at_any_time() -> None:
+    copied = Impairment(duplicate_ratio=0.1)
+    later = fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: copied})
+    assert network(later, asked={A: {"from-node": copied}}).copying == {("from-node", A), ("to-node", B)}
+    assert not network(CHANGE).copying
+
+
 def test_survival_counts_duplicates_that_stand_in_for_lost_frames() -> None:
     both = Impairment(loss_ratio=0.1, duplicate_ratio=0.5)
     (span,) = network(asked={A: {"from-node": LOSSY}, B: {"to-node": both}}).spans(A, B)

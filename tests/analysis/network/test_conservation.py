@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from analysis.inputs import Manifest
 from analysis.network.addresses import Flow, ip_number, mac_number
 from analysis.network.conservation import balance, queue_drops
 from analysis.network.realised import ELSEWHERE
+from analysis.requested_network import Element
 from topologies import load
 from topologies.model import TRACE_MAC, Topology
 
@@ -32,10 +34,14 @@ def counted(port: tuple[str, str], sent: int, **dropped: int) -> dict[str, Any]:
 
 
 def entries(
-    *flows: Flow, topology: Topology = ONE, known: Manifest | None = None, copies: int = 0
+    *flows: Flow,
+    topology: Topology = ONE,
+    known: Manifest | None = None,
+    copies: int = 0,
+    copying: Collection[Element] = (),
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """`copies`: extra ones to p1/n2."""
-    found = balance(flows, topology, known or manifest(), {("to-node", "p1/n2"): copies})
+    found = balance(flows, topology, known or manifest(), {("to-node", "p1/n2"): copies}, copying=copying)
     return {(e["node"], e["direction"]): e for e in found}
 
 
@@ -114,10 +120,77 @@ def test_losses_on_links_leave_the_rest_unexplained_rather_than_wrong() -> None:
     assert entries(to_group(0, 100), topology=TWO, known=known)[TO_N2]["unexplained"] is None
 
 
+@pytest.mark.parametrize("place", ["link_counters", "bus_counters"])
+def test_frames_that_a_link_or_a_shared_medium_holds_at_the_end_may_be_for_any_node(place: str) -> None:
+    known = manifest(counted(TO_N2, 90), **{place: ({"backlog_frames": 10},)})
+    found = entries(to_group(0, 100), to_group(1, 90, "to-node"), known=known)
+    assert found[TO_N2]["unexplained"] is None
+
+
+def test_frames_that_a_senders_port_holds_at_the_end_never_came_near() -> None:
+    known = manifest(counted(FROM_N1, 60, backlog_frames=40), counted(TO_N2, 60))
+    found = entries(to_group(0, 100), to_group(1, 60, "to-node"), known=known)
+    assert (found[TO_N2]["dropped_before"], found[TO_N2]["unexplained"], found[FROM_N1]["unexplained"]) == (40, 0, 0)
+
+
+HERE, THERE, ON_LINK = {("to-node", "p1/n2")}, {("from-node", "p1/n1")}, {("there", "p1-p2")}
+
+
+@pytest.mark.parametrize(
+    ("copying", "here", "there", "flows", "expected"),
+    [
+        (HERE, {"duplicated_frames": 20, "delay_line_dropped_frames": 12}, {}, (), (98, 0)),
+        (HERE, {"delay_line_dropped_frames": 12}, {}, (), (None, None)),
+        (HERE, {"backlog_frames": 12}, {}, (), (None, None)),
+        (HERE, {}, {}, (), (100, 10)),
+        (THERE, {"delay_line_dropped_frames": 12}, {"duplicated_frames": 20}, (), (98, 0)),
+        (THERE, {"delay_line_dropped_frames": 12}, {"duplicated_frames": 20}, (THIRD,), (None, None)),
+        (THERE, {"delay_line_dropped_frames": 12}, {}, (), (None, None)),
+        (ON_LINK, {"delay_line_dropped_frames": 12}, {}, (), (None, None)),
+        (HERE | THERE, {"duplicated_frames": 15, "queue_dropped_frames": 12}, {"duplicated_frames": 5}, (), (98, 0)),
+        ({("to-node", "p1/n3"), ("from-node", "p1/n2")}, {"delay_line_dropped_frames": 2}, {}, (), (100, 8)),
+    ],
+    ids=[
+        "counted copies, some of them dropped",
+        "copies that are not counted, some of them dropped",
+        "copies that are not counted, some of them waiting",
+        "copies that are not counted, and all arrived",
+        "counted copies of a sender",
+        "counted copies of a sender, not all for this node",
+        "copies of a sender that are not counted",
+        "copies of a link",
+        "counted copies of both ports",
+        "ports elsewhere make copies",
+    ],
+)
+def test_copies_that_were_dropped_are_counted_or_leave_the_rest_unknown(
+    copying: set[Element],
+    here: dict[str, int],
+    there: dict[str, int],
+    flows: tuple[Flow, ...],
+    expected: tuple[int | None, int | None],
+) -> None:
+    """Of 110 frames and their copies 118 arrive, 18 of them as second ones."""
+    known = manifest(counted(TO_N2, 118, **here), counted(FROM_N1, 120, **there))
+    found = entries(*MULTICAST, *flows, to_group(1, 118, "to-node"), known=known, copies=18, copying=copying)[TO_N2]
+    assert (found["arrived"], found["unexplained"]) == expected
+
+
+@pytest.mark.parametrize(("kept", "counts", "expected"), [(0, {}, 0), (1, {}, None), (1, {"duplicated_frames": 25}, 0)])
+def test_copies_of_a_senders_port_that_are_dropped_further_on(
+    kept: int, counts: dict[str, int], expected: int | None
+) -> None:
+    known = manifest(
+        counted(FROM_N1, 100 + (25 if counts else 20), **counts), counted(TO_N2, 9, queue_dropped_frames=kept)
+    )
+    found = balance((to_group(0, 100),), ONE, known, {("from-node", "p1/n1"): 20}, copying=THERE)
+    assert [entry["unexplained"] for entry in found if (entry["node"], entry["direction"]) == FROM_N1] == [expected]
+
+
 def test_damaged_frames_leave_the_rest_unexplained_where_they_may_be_refused_or_copies() -> None:
     copies = {("from-node", "p1/n1"): 5}
     known = manifest(counted(TO_N2, 100), counted(FROM_N1, 105), counted(("p1/n3", "from-node"), 10))
-    found = balance(MULTICAST, ONE, known, copies, is_corrupting=True)
+    found = balance(MULTICAST, ONE, known, copies, copying=THERE, is_corrupting=True)
     assert {entry["unexplained"] for entry in found if entry["direction"] == "to-node"} == {None}
     assert [entry["unexplained"] for entry in found if entry["direction"] == "from-node"] == [None, None, 0]
 

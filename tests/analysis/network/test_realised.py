@@ -25,12 +25,15 @@ from analysis.network.realised import (
     Losses,
     Realised,
     Samples,
+    bucket_bytes,
     independent_trials,
     measure,
     stalls_with_backlog,
     wilson,
 )
 from analysis.requested_network import Element, RecordedFault, build
+from netem.wiring import qdisc
+from testbed.sim import line
 from topologies import load
 from topologies.jitter import SCALE, SIZE, table
 from topologies.model import CLEAR, Distribution, Impairment
@@ -725,9 +728,171 @@ def test_duplicates_beside_bursts_are_their_share_of_the_frames() -> None:
 def test_the_rate_of_an_overrun_queue_is_measured_while_it_is_busy() -> None:
     (found,) = to_n2(overrun(1_000_000), NARROW, queue_drops={N2: 300})
 
-    assert found.rate_bps == pytest.approx(1_000_000, rel=1e-6)
+    assert found.rate == pytest.approx((1_000_000, 1), rel=1e-6)
     text = "waiting in a queue is part of the delay; a queue dropped more than the asked loss"
     assert accuracy.judge(found) == (PASS, text)
+
+
+FROM_N1 = ("from-node", "p1/n1")
+FLAPS = [
+    change(
+        "impair", at_ms * MS, MS, targets=("p1/n3",), direction="from-node", asked={"p1/n3": Impairment(delay_ns=ns)}
+    )
+    for at_ms in range(100, 12_000, 200)
+    for at_ms, ns in ((at_ms, 1000), (at_ms + 100, 0))
+]
+"""The port of n3 changes all the time."""
+
+
+def of_two(samples: Samples) -> Samples:
+    """The frames are those of n1 and n3 in turn."""
+    return replace(samples, peer=np.where(np.arange(len(samples)) % 2 == 0, 0, 2))
+
+
+def skipped() -> Samples:
+    """As of a queue of 1 Mbit/s behind a delay of 10 ms, which some frames skip."""
+    waiting = overrun(1_000_000)
+    waiting = arriving(waiting, np.where(waiting.arrive_ns == NEVER, NEVER, waiting.arrive_ns + 10 * MS))
+    return together(waiting, sent(1000, start_ns=2 * MS, every_ns=12 * MS, delay_ns=60_000))
+
+
+def lost_behind(samples: Samples, ratio: float) -> Samples:
+    return lose(samples, RNG(17).random(len(samples)) < ratio)
+
+
+def doubled() -> Samples:
+    """As of a queue of 1 Mbit/s, through which a copy of each frame passes behind it."""
+    frames = overrun(500_000)
+    return replace(frames, copies=2 * frames.copies)
+
+
+CHANGED = change("impair", 3300 * MS, MS, targets=("p1/n2",), direction="to-node", asked={"p1/n2": DELAYED})
+LOST_BEHIND = {"p1/n1": {"from-node": NARROW}, "p1/n2": {"to-node": Impairment(loss_ratio=0.1)}}
+COPIES_BEHIND = {"p1/n1": {"from-node": NARROW}, "p1/n2": {"to-node": Impairment(duplicate_ratio=1.0)}}
+
+
+@pytest.mark.parametrize(
+    ("port", "frames", "asked", "faults", "expected"),
+    [
+        (N2, of_two(overrun(1_000_000)), {"p1/n2": {"to-node": NARROW}}, FLAPS, PASS),
+        (N2, of_two(overrun(900_000)), {"p1/n2": {"to-node": NARROW}}, FLAPS, FAIL),
+        (
+            N2,
+            of_two(overrun(1_000_000)),
+            {"p1/n2": {"to-node": NARROW}, "p1/n3": {"from-node": replace(NARROW, rate_bps=10**7)}},
+            [],
+            PASS,
+        ),
+        (N2, doubled(), {"p1/n2": {"to-node": replace(NARROW, duplicate_ratio=1.0)}}, [], PASS),
+        (N2, skipped(), {"p1/n2": {"to-node": replace(NARROW, delay_ns=10 * MS, reorder_ratio=0.5)}}, [], PASS),
+        (FROM_N1, doubled(), COPIES_BEHIND, [], FAIL),
+        (FROM_N1, lost_behind(overrun(1_000_000), 0.1), LOST_BEHIND, [], PASS),
+        (FROM_N1, lost_behind(overrun(800_000), 0.1), LOST_BEHIND, [], FAIL),
+        (FROM_N1, overrun(930_000), {"p1/n1": {"from-node": NARROW}}, [], FAIL),
+        (FROM_N1, overrun(900_000), {"p1/n1": {"from-node": NARROW}}, [CHANGED], UNKNOWN),
+        (FROM_N1, overrun(1_100_000), {"p1/n1": {"from-node": NARROW}}, [CHANGED], FAIL),
+    ],
+    ids=[
+        "another sender's port changes",
+        "too slow, while another sender's port changes",
+        "another sender has a queue of its own",
+        "a copy of each frame",
+        "frames that skipped the queue",
+        "a copy of each frame that did not pass the queue",
+        "frames lost behind the queue",
+        "too slow, beside frames lost behind the queue",
+        "too slow, and no frame may be lost",
+        "slow, and what a change behind the queue lost is not known",
+        "too fast, beside such a change",
+    ],
+)
+def test_a_rate_is_that_of_all_frames_that_left_the_queue(
+    port: Element, frames: Samples, asked: Asked, faults: list[RecordedFault], expected: Verdict
+) -> None:
+    frames = frames if port == N2 else replace_peer(frames, 1)
+    (found,) = at(port, frames, asked, *faults)
+
+    assert next((remark.verdict for remark in accuracy._rate(found)), PASS) is expected
+
+
+def at_once(size_bytes: int) -> Samples:
+    """As of a queue of 1 Mbit/s whose token bucket lets so much pass at once."""
+    frames = overrun(1_000_000, 1000)
+    return arriving(frames, np.maximum(frames.sent_ns + 60_000, frames.arrive_ns - size_bytes * 8 * 10**3))
+
+
+@pytest.mark.parametrize(
+    ("frames", "asked", "sender", "ahead_ms"),
+    [
+        (at_once(0), {}, CLEAR, 0),
+        (at_once(1600), {}, CLEAR, 0),
+        (at_once(3200), {}, CLEAR, 11),
+        (at_once(64_000), {}, CLEAR, 121),
+        (at_once(64_000), {}, DELAYED, 126),
+        (at_once(64_000), {}, JITTERED, 0),
+        (at_once(64_000), {}, replace(NARROW, rate_bps=10**7), 0),
+        (at_once(64_000), {"delay_ns": MS, "jitter_ns": MS}, CLEAR, 0),
+        (at_once(64_000), {"delay_ns": MS, "reorder_ratio": 0.1}, CLEAR, 0),
+        (of_two(at_once(64_000)), {}, replace(NARROW, rate_bps=10**7), 116),
+    ],
+    ids=[
+        "nothing",
+        "a bucket as asked",
+        "twice as much",
+        "all",
+        "all, behind a delay",
+        "frames whose entry is hidden by jitter",
+        "frames whose entry is hidden by a queue",
+        "jitter here",
+        "frames that skip the queue",
+        "the entry of half of the frames is known",
+    ],
+)
+def test_what_passes_at_once_is_more_than_the_rate(
+    frames: Samples, asked: dict[str, Any], sender: Impairment, ahead_ms: int
+) -> None:
+    ports = {"p1/n2": {"to-node": replace(NARROW, queue_frames=1000, **asked)}, "p1/n1": {"from-node": sender}}
+    (found,) = at(N2, frames, ports)
+    assert max(0, int(found.ahead_ns / MS)) == ahead_ms
+    text = f"frames left up to {found.ahead_ns / MS:.3f} ms before 1000000 bit/s allow it"
+    assert (text in accuracy.judge(found).text) is (ahead_ms > 0)
+
+
+@pytest.mark.parametrize("rate_bps", [8000, 10**6, 10**8, 10**9])
+def test_the_token_bucket_is_that_of_both_worlds(rate_bps: int) -> None:
+    in_kernel = qdisc.settings_of(Impairment(rate_bps=rate_bps)).bucket_ticks * 64e-9 * rate_bps / 8
+    simulated = max(line.MIN_BURST_BYTES, rate_bps // 8 * line.BURST_TIME_NS // 10**9)
+    assert (in_kernel, simulated) == pytest.approx((bucket_bytes(rate_bps),) * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sender", "faults", "expected"),
+    [
+        (CLEAR, [], 20),
+        (CLEAR, FLAPS, None),
+        (JITTERED, [], None),
+        (REORDERED, [], None),
+        (replace(NARROW, rate_bps=10**7), [], None),
+    ],
+)
+def test_the_frames_in_a_queue_are_known_if_all_entered_it_at_a_known_time(
+    sender: Impairment, faults: list[RecordedFault], expected: int | None
+) -> None:
+    asked = {"p1/n1": {"from-node": sender}, "p1/n2": {"to-node": NARROW}}
+    (found,) = at(N2, of_two(overrun(1_000_000)), asked, *faults)
+    assert found.most_waiting == expected
+
+
+def test_a_frame_whose_path_changed_may_have_waited_behind_a_full_queue() -> None:
+    """The frames of n1 meet a queue of half the length."""
+    frames = together(
+        *(
+            replace(sent(1000, delay_ns=delay_ns), peer=np.full(1000, peer))
+            for peer, delay_ns in ((0, 45 * MS), (2, 95 * MS))
+        )
+    )
+    longest = [to_n2(frames, NARROW, *faults)[0].longest_ns for faults in ([], FLAPS)]
+    assert longest == [95 * MS, 95 * MS]
 
 
 WAITED = "waiting in a queue is part of the delay"
@@ -782,6 +947,7 @@ FULL = f"{WAITED}; a queue dropped more than the asked loss"
 TOO_SHORT = "the queue dropped frames, and the longest delay is {} ms; a full queue makes {} ms"
 UNTOLD = f"{WAITED}; whether losses were independent is not judged"
 NEVER_REACHED = "the rate was never reached, so it was not tested"
+BESIDE_OTHERS = f"{FULL}; measured together with p1/n1 from-node"
 FEWER = "the queue dropped frames, and {} waited at most; it should hold 20"
 SLIGHTLY = replace(NARROW, duplicate_ratio=1e-4)
 BYTES = Impairment(rate_bps=10**6, queue_bytes=12_000)
@@ -793,6 +959,8 @@ BYTES = Impairment(rate_bps=10**6, queue_bytes=12_000)
         (1, NARROW, {}, 0, (FAIL, FEWER.format(1))),
         (17, NARROW, {}, 0, (FAIL, FEWER.format(17))),
         (18, NARROW, {}, 0, (PASS, FULL)),
+        (12, NARROW, {"from-node": Impairment(loss_ratio=0.1)}, 0, (PASS, BESIDE_OTHERS)),
+        (12, NARROW, {"from-node": Impairment(corrupt_ratio=0.1)}, 0, (PASS, BESIDE_OTHERS)),
         (18, SLIGHTLY, {}, 0, (FAIL, TOO_SHORT.format("84.700", "85.640"))),
         (19, SLIGHTLY, {}, 0, (PASS, FULL)),
         (18, SLIGHTLY, {}, 1, (PASS, FULL)),
@@ -818,6 +986,8 @@ BYTES = Impairment(rate_bps=10**6, queue_bytes=12_000)
         "one frame in place of twenty",
         "three frames short",
         "two frames short, of which one may not be known",
+        "beside losses of the sender's port",
+        "beside damages of the sender's port",
         "two frames short, beside a few copies",
         "one frame short, beside a few copies",
         "two frames short, beside a few copies and a stall that may have filled it",
