@@ -253,7 +253,7 @@ def measure(
             if interval is None:
                 continue
             if cut_ns is not None:
-                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns))
+                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns), stalls)
                 healed = _Healed() if element[0] == TO_NODE else None
             elif rows.stop > rows.start and not span.path.is_receiver_down:
                 part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
@@ -333,16 +333,25 @@ def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int
         settled_ns = longest_ns
 
 
-def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int) -> None:
+def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int, stalls: Ints) -> None:
     """Frames of one sender that met a cut: sent after it took effect, and due before its end was issued. None of them
-    may arrive before that end.
+    may arrive before that end, and later only those that may have waited on their way to the cut until then: the others
+    were held back by it.
     """
     sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, until_ns))))
-    has_arrived = (sent.arrive_ns != NEVER) & (sent.arrive_ns < until_ns - CLOCKS_NS)
+    late_ns = span.path.longest_ns + _stalled_ns(stalls, span.from_ns, until_ns)
+    is_due = np.minimum(sent.arrive_ns, sent.sent_ns + late_ns) < until_ns - CLOCKS_NS
+    has_passed = (sent.arrive_ns != NEVER) & is_due
     # The key of a damaged frame may be that of a datagram that the cut stopped.
-    interval.leaked += int((has_arrived & (sent.damage != DAMAGED)).sum())
+    interval.leaked += int((has_passed & (sent.damage != DAMAGED)).sum())
     met = int(np.searchsorted(sent.sent_ns, until_ns - CLOCKS_NS - span.path.delay_ns))
     interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
+
+
+def _stalled_ns(stalls: Ints, from_ns: int, until_ns: int) -> int:
+    """Most that stalls of the machine and their backlogs, in this time, make a frame late at all its hops together."""
+    is_inside = (stalls[:, 0] < until_ns) & (stalls[:, 1] > from_ns)
+    return int((stalls[is_inside, 1] - stalls[is_inside, 0]).sum())
 
 
 @dataclass(slots=True)

@@ -1064,6 +1064,30 @@ def test_a_cut_lets_no_frame_pass_while_it_lasts(
     assert accuracy.judge(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("delay_ms", "sender", "stall_ms", "leaked"),
+    [
+        (0, CLEAR, 0, 211),
+        (100, CLEAR, 0, 111),
+        (0, NARROW, 0, 0),
+        (0, CLEAR, 10, 191),
+    ],
+    ids=["at once", "behind a delay", "behind a queue that may have kept them", "behind a stall and its backlog"],
+)
+def test_a_cut_holds_no_frame_back_until_its_end(delay_ms: int, sender: Impairment, stall_ms: int, leaked: int) -> None:
+    """One frame per millisecond. Those sent from 502 to 735 ms leave the cut as it ends, at 737 ms. A frame may take
+    20 ms longer than its delay.
+    """
+    frames = sent(1000, delay_ns=delay_ms * MS + 100_000)
+    is_held = (frames.sent_ns >= 502 * MS) & (frames.sent_ns < 735 * MS)
+    frames = arriving(frames, np.where(is_held, (737 + delay_ms) * MS, frames.arrive_ns))
+    asked = {"p1/n2": {"to-node": Impairment(delay_ns=delay_ms * MS)}, "p1/n1": {"from-node": sender}}
+    stalls = stalls_with_backlog([(start * MS, (start + stall_ms) * MS) for start in (100, 600, 900)])
+    (found,) = at(N2, frames, asked, *cut_for(235), stalls=stalls)
+
+    assert found.leaked == leaked
+
+
 def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
     (found,) = to_n2(sent(1000), CLEAR, CUT)
     assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
