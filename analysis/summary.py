@@ -352,7 +352,7 @@ class _Analysis:
             self.manifest,
             extra,
             down=self.inputs.network.downs.keys(),
-            is_corrupting=self.inputs.network.is_corrupting,
+            is_corrupting=bool(self.inputs.network.corrupting),
         )
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 

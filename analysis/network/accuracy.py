@@ -125,7 +125,7 @@ def measured(
     queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
-    checked_of = 1 if network.is_corrupting else CHECKED_OF
+    checked_of = 1 if network.corrupting else CHECKED_OF
     ports = pairing.samples(frames, network.topology, chosen, members, capture, checked_of)
     found: dict[int, list[LinkRow]] = defaultdict(list)
     for member in members:
@@ -465,21 +465,22 @@ def _reordering(realised: Realised) -> Iterator[Remark]:
 
 
 def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """A damaged frame may be unrecognisable, so losses and damages are judged together. A sample is checked only if no
-    port was asked to damage frames: then each damaged one is an error.
+    """A damaged frame may be unrecognisable, so losses and damages are judged together. Where nothing on the way was
+    asked to damage frames, each damaged one is an error, unless its key may be that of another datagram. A sample is
+    checked only if nothing was asked to damage frames in the whole run.
     """
     harm, asked = losses.harm, realised.asked
     if harm is None:
         if asked.corrupt_ratio:
             yield Remark(Verdict.UNKNOWN, "the capture was not read, so corruption is not judged")
         return
-    if harm.is_sample:
+    fewest_damaged, most_damaged = _corruption_asked(realised)
+    if not most_damaged and not harm.may_be_foreign:
         if harm.damaged:
             checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
             yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
     fewest_lost, least_lost, doubled = _losses_asked(realised)
-    fewest_damaged, most_damaged = _corruption_asked(realised)
     # An intact copy may arrive in place of one that is damaged.
     fewest = _either(fewest_lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
     most = _either(least_lost, most_damaged)

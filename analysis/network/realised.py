@@ -10,7 +10,7 @@ delay, its losses from the losses. Samples sent while an element on their path w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -121,8 +121,8 @@ class Harm(NamedTuple):
 
     damaged: int
     checked: int
-    is_sample: bool
-    """Some arrivals were not checked."""
+    may_be_foreign: bool
+    """The damaged ones may be frames of other datagrams, whose keys were damaged elsewhere."""
     damaged_ratio: float
     hidden: float
     """Part of the damages that no checksum shows: those of the MAC addresses."""
@@ -264,7 +264,8 @@ def measure(
     largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
     smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
     sizes_bytes = (smallest_bytes, largest_bytes)
-    return [_realised(interval, element, sizes_bytes, stalls, queue_drops) for interval in intervals]
+    corrupting = network.corrupting
+    return [_realised(interval, element, sizes_bytes, stalls, queue_drops, corrupting) for interval in intervals]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -388,6 +389,7 @@ def _realised(
     sizes_bytes: tuple[int, int],
     stalls: Ints,
     queue_drops: Mapping[Element, int],
+    corrupting: Collection[Element],
 ) -> Realised:
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
@@ -406,7 +408,7 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, interval.asked, queue_drops),
+        losses=_losses(loss_parts, interval.asked, queue_drops, corrupting),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts) if element[0] == TO_NODE else None,
@@ -530,7 +532,9 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
     return np.asarray(values[part.samples.arrive_ns != NEVER])
 
 
-def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int]) -> Losses | None:
+def _losses(
+    parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int], corrupting: Collection[Element]
+) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
         return None
@@ -560,7 +564,7 @@ def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Elem
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
-        harm=_harm(parts, frames, lost, survival, trials),
+        harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
 
 
@@ -575,7 +579,9 @@ def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int 
     return None if queues - queue_drops.keys() else sum(queue_drops[queue] for queue in queues)
 
 
-def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:
+def _harm(
+    parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float, corrupting: Collection[Element]
+) -> Harm | None:
     damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
     damaged, checked = int((damage == DAMAGED).sum()), int((damage != NOT_KNOWN).sum())
     if checked < min(1, len(damage)):
@@ -583,10 +589,12 @@ def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trial
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
+    # What a receiver's port damages arrives at that port alone.
+    passed = {element for part in parts for element, _ in part.path.elements}
     return Harm(
         damaged=damaged,
         checked=checked,
-        is_sample=checked < len(damage),
+        may_be_foreign=any(element[0] != TO_NODE or element in passed for element in corrupting),
         damaged_ratio=damaged / max(1, checked) * len(damage) / frames,
         hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
         ratio=ratio,

@@ -373,11 +373,11 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         "checked frames were damaged, and no corruption was asked for",
     ),
     "no damage in a sample": (sampled(damaged(0.0)), CLEAR, PASS, ""),
-    "corruption at another port than asked": (
+    "damage unasked": (
         damaged(0.05),
         CLEAR,
         FAIL,
-        "5 % of the frames were lost or damaged, 0 % was to be damaged",
+        "500 of 10000 checked frames were damaged, and no corruption was asked for",
     ),
     "corruption beside copies": (
         replace(damaged(0.1), copies=1 + (np.arange(10_000) % 5 == 0)),
@@ -463,6 +463,28 @@ def test_the_network_is_judged_by_what_was_asked(case: str) -> None:
     remark = accuracy.judge(found)
     assert remark.verdict is verdict
     assert text in remark.text if verdict is FAIL else text == remark.text
+
+
+UNASKED = (FAIL, "100 of 9000 checked frames were damaged, and no corruption was asked for")
+HARMING = Impairment(corrupt_ratio=0.02)
+HARMED_FOR_A_WHILE = change("impair", 20_000 * MS, 0, targets=("p1/n2",), direction="to-node", asked={"p1/n2": HARMING})
+
+
+@pytest.mark.parametrize(
+    ("others", "faults", "expected"),
+    [
+        ({"p1/n3": {"to-node": HARMING}}, (), UNASKED),
+        ({"p1/n3": {"from-node": HARMING}}, (), (PASS, "")),
+        ({}, (HARMED_FOR_A_WHILE,), (PASS, "")),
+    ],
+    ids=["at the port of another receiver", "at the port of another sender", "at this port at another time"],
+)
+def test_damage_is_unasked_where_no_damaged_frame_can_come_from(
+    others: Asked, faults: tuple[RecordedFault, ...], expected: tuple[Verdict, str]
+) -> None:
+    """One frame of a hundred is damaged at a port that loses one of ten, as asked."""
+    asked = others | {"p1/n2": {"to-node": Impairment(loss_ratio=0.1)}}
+    assert accuracy.judge(at(N2, damaged(0.01, lost=0.1), asked, *faults)[0]) == expected
 
 
 def test_delay_is_measured_exactly() -> None:
