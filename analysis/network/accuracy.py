@@ -536,19 +536,30 @@ def _either(one: float, other: float) -> float:
 
 
 def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    mean = realised.asked.loss_burst_frames
-    if mean <= 1.0:
+    asked = realised.asked
+    if asked.loss_burst_frames <= 1.0:
+        return
+    if asked.corrupt_ratio or any(map(_hides_bursts, realised.loss_rests)):
+        yield Remark(Verdict.PASS, "bursts are not told apart from other losses, or from another order: not judged")
         return
     if losses.bursts < ENOUGH_BURSTS or losses.burst_frames is None:
         yield Remark(Verdict.UNKNOWN, f"only {losses.bursts} bursts of losses, {ENOUGH_BURSTS} are needed")
         return
-    if losses.dropped != 0 and _has_queue(realised.loss_rests, realised.asked):
+    if losses.dropped != 0 and _has_queue(realised.loss_rests, asked):
         yield Remark(Verdict.UNKNOWN, "a queue may have dropped some of the frames, so bursts of losses are not judged")
         return
-    # Burst lengths are geometric.
+    # Burst lengths are geometric. A frame of which a copy is made arrives in any case, and ends a burst.
+    mean = 1 / (1 - (1 - 1 / asked.loss_burst_frames) * (1 - asked.duplicate_ratio))
     spread = Z99 * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean
     if abs(losses.burst_frames - mean) > spread:
-        yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:g} was asked")
+        yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:.4g} was asked")
+
+
+def _hides_bursts(rest: NetworkPath) -> bool:
+    """Other losses lie between those of a burst and beside it, and so do frames that were sent earlier or later."""
+    return rest.has_jitter or any(
+        one.loss_ratio or one.corrupt_ratio or one.duplicate_ratio for _, one in rest.elements
+    )
 
 
 def _independence(losses: Losses, realised: Realised) -> Iterator[Remark]:

@@ -684,6 +684,65 @@ def test_bursts_of_losses_have_the_asked_length() -> None:
     assert accuracy.judge(found) == (PASS, "")
 
 
+def passed(asked: Impairment, count: int, seed: int) -> Samples:
+    """Frames that pass a port with bursts of losses and copies, as in netem: each copy is another step of the chain."""
+    rng, is_bad, copies = RNG(seed), False, np.empty(count, np.int64)
+    leave, enter = 1 / asked.loss_burst_frames, asked.loss_ratio / asked.loss_burst_frames / (1 - asked.loss_ratio)
+
+    def arrives() -> bool:
+        nonlocal is_bad
+        was_bad = is_bad
+        is_bad = rng.random() >= leave if is_bad else rng.random() < enter
+        return not was_bad
+
+    for place, is_doubled in enumerate(rng.random(count) < asked.duplicate_ratio):
+        copies[place] = arrives() if not is_doubled else 1 + (arrives() and arrives())
+    frames = sent(count)
+    return replace(frames, copies=copies, arrive_ns=np.where(copies > 0, frames.arrive_ns, NEVER))
+
+
+HIDDEN = "bursts are not told apart from other losses, or from another order: not judged"
+TOGETHER = "measured together with p1/n1 from-node"
+
+
+@pytest.mark.parametrize(
+    ("sender", "expected"),
+    [
+        (Impairment(loss_ratio=0.05), (PASS, f"{HIDDEN}; {TOGETHER}")),
+        (Impairment(delay_ns=20 * MS, jitter_ns=5 * MS), (PASS, f"{HIDDEN}; {TOGETHER}")),
+        (Impairment(delay_ns=20 * MS), (PASS, TOGETHER)),
+    ],
+    ids=["losses", "jitter", "a delay"],
+)
+def test_bursts_are_not_judged_through_what_hides_them(sender: Impairment, expected: tuple[Verdict, str]) -> None:
+    """The chain strikes the frames in the order in which they reach its port; the sender's jitter is uniform."""
+    count = 40_000
+    before_ns = sender.delay_ns + sender.jitter_ns * RNG(17).uniform(-1, 1, count)
+    frames = sent(count, every_ns=100_000, delay_ns=before_ns + 60_000)
+    is_lost = np.empty(count, np.bool_)
+    is_lost[np.argsort(frames.arrive_ns)] = gilbert_elliott(count, 0.1, 4.0, 5)
+    frames = lose(frames, is_lost | (RNG(18).random(count) < sender.loss_ratio))
+    (found,) = at(N2, frames, {"p1/n1": {"from-node": sender}, "p1/n2": {"to-node": BURSTY}})
+
+    assert accuracy.judge(found) == expected
+
+
+def test_a_copy_ends_a_burst() -> None:
+    asked = replace(BURSTY, duplicate_ratio=0.2)
+    (found,) = to_n2(passed(asked, 40_000, 5), asked)
+
+    assert losses_of(found).burst_frames == pytest.approx(1 / (1 - 0.75 * 0.8), rel=0.05)
+    assert "bursts" not in accuracy.judge(found).text
+
+
+def test_damage_beside_bursts_hides_them() -> None:
+    asked = replace(BURSTY, corrupt_ratio=0.05)
+    frames = lose(sent(40_000), gilbert_elliott(40_000, 0.1, 4.0, 5) | (RNG(19).random(40_000) < 0.05))
+    (found,) = to_n2(replace(frames, damage=np.full(40_000, INTACT, np.int8)), asked)
+
+    assert accuracy.judge(found) == (PASS, f"{UNRECOGNISABLE}; {HIDDEN}")
+
+
 QUEUED_BURSTS = replace(BURSTY, rate_bps=10_000_000)
 MAY_HAVE_DROPPED = "a queue may have dropped some of the frames, so bursts of losses are not judged"
 
