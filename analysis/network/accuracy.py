@@ -520,8 +520,23 @@ def _losses_asked(realised: Realised) -> tuple[float, float, float]:
     that is sent twice. Of copies all must be lost.
     """
     asked = realised.asked
+    loss, _ = _chances_of_loss(asked)
     doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
-    return asked.loss_ratio * max(0.0, 1 - doubled), asked.loss_ratio * (1 - asked.duplicate_ratio), doubled
+    return loss * max(0.0, 1 - doubled), loss * (1 - asked.duplicate_ratio), doubled
+
+
+def _chances_of_loss(asked: Impairment) -> tuple[float, float]:
+    """That a frame is lost, and that its copy is if the frame itself was not. In bursts a copy is another step of the
+    Gilbert-Elliott chain, which netem makes only if the frame was not lost: so more of the steps are good than of the
+    frames.
+    """
+    loss, burst = asked.loss_ratio, asked.loss_burst_frames
+    if burst <= 1.0 or not 0.0 < loss < 1.0:
+        return loss, loss
+    leave = 1 / burst
+    enter = min(1.0, loss * leave / (1 - loss))
+    begin = enter * (1 + asked.duplicate_ratio * (1 - enter - leave))
+    return begin / (begin + leave), enter
 
 
 def _corruption_asked(realised: Realised) -> tuple[float, float]:
@@ -604,10 +619,15 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
         return
     # netem passes the copy through the delay line again, where it may be lost or damaged, as may the other copy.
-    expected = asked.duplicate_ratio * (1 - asked.loss_ratio) ** 2
-    least = expected * (1 - _corruption_asked(realised)[1]) ** 2
-    trials = independent_trials(losses.frames, asked)
-    low, high = wilson(losses.duplicated * trials / losses.frames, trials)
+    first, second = _chances_of_loss(asked)
+    expected = asked.duplicate_ratio * (1 - first) * (1 - second)
+    # Further on, or before, both may be lost alone. A frame that a queue dropped may have been a copy.
+    survival = min((rest.survival for rest in realised.loss_rests), default=1.0)
+    least = expected * (survival * (1 - _corruption_asked(realised)[1])) ** 2
+    most = losses.frames if losses.dropped is None else min(losses.frames, losses.duplicated + losses.dropped)
+    trials = losses.trials
+    low, _ = wilson(losses.duplicated * trials / losses.frames, trials)
+    _, high = wilson(most * trials / losses.frames, trials)
     if low > expected or high < least:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")

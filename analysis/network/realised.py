@@ -135,6 +135,8 @@ class Losses(NamedTuple):
     """Losses of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened if bursts are requested."""
 
     frames: int
+    trials: float
+    """Independent trials with as much evidence, on the whole path."""
     lost: int
     ratio: float
     low: float
@@ -553,6 +555,7 @@ def _losses(
     _, most = wilson(lost * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     return Losses(
         frames=frames,
+        trials=trials,
         lost=lost,
         ratio=_own_share(lost / frames, survival),
         low=_own_share(low, survival),

@@ -64,7 +64,16 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._hides_bursts, "rest.has_jitter or", "")),
     (test_realised, Edit(accuracy._hides_bursts, "one.loss_ratio or", "")),
     (test_realised, Edit(accuracy._bursts, "losses.dropped != 0 and", "")),
-    (test_realised, Edit(accuracy._duplicates, "(1 - _corruption_asked(realised)[1]) ** 2", "0.5")),
+    (test_realised, Edit(accuracy._duplicates, "* (1 - _corruption_asked(realised)[1])", "* 0.7")),
+    (test_realised, Edit(accuracy._duplicates, "(survival *", "(1 *")),
+    (test_realised, Edit(accuracy._duplicates, "trials = losses.trials", "trials = float(losses.frames)")),
+    (test_realised, Edit(accuracy._duplicates, "losses.duplicated + losses.dropped", "losses.duplicated")),
+    (
+        test_realised,
+        Edit(accuracy._duplicates, "losses.frames if losses.dropped is None", "0 if losses.dropped is None"),
+    ),
+    (test_realised, Edit(accuracy._chances_of_loss, "1 + asked.duplicate_ratio", "1 + 0")),
+    (test_realised, Edit(accuracy._chances_of_loss, "leave), enter", "leave), loss")),
     (test_realised, Edit(accuracy._duplicates, "more > expected", "False")),
     (
         test_realised,

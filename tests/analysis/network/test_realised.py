@@ -795,12 +795,56 @@ def test_duplicates_are_counted_and_judged() -> None:
     assert accuracy.judge(unasked).verdict is FAIL
 
 
-def test_duplicates_beside_bursts_are_their_share_of_the_frames() -> None:
-    frames = lose(sent(10_000, every_ns=10_000), gilbert_elliott(10_000, 0.1, 4.0, 5))
-    frames.copies[(frames.copies > 0) & (RNG(7).random(10_000) < 0.05 * 0.9)] = 2
-    (found,) = to_n2(frames, replace(BURSTY, duplicate_ratio=0.05))
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("doubled", [0.05, 0.9])
+def test_duplicates_beside_bursts_are_their_share_of_the_frames(doubled: float, seed: int) -> None:
+    """Bursts strike them together, so they are no more evidence than the losses are."""
+    asked = Impairment(loss_ratio=0.3, loss_burst_frames=8.0, duplicate_ratio=doubled)
+    (found,) = to_n2(passed(asked, 10_000, seed), asked)
 
-    assert "arrived twice" not in accuracy.judge(found).text
+    assert accuracy.judge(found) == (PASS, "")
+
+
+LOSING = Impairment(loss_ratio=0.1)
+LOSING_BURSTS = replace(BURSTY, loss_burst_frames=8.0)
+QUEUEING = replace(NARROW, rate_bps=10**9)
+
+
+@pytest.mark.parametrize(
+    ("doubled", "lost", "receiver", "drops", "expected"),
+    [
+        (0.2, 0.0, CLEAR, {}, None),
+        (0.162, 0.1, CLEAR, {}, "16.2 % of the frames arrived twice, 20 % should"),
+        (0.162, 0.1, LOSING, {}, None),
+        (0.12, 0.1, LOSING, {}, "12 % of the frames arrived twice, 20 % should"),
+        (0.15, 0.1, LOSING_BURSTS, {}, None),
+        (0.162, 0.1, QUEUEING, {N2: 1000}, None),
+        (0.162, 0.1, QUEUEING, {}, None),
+        (0.162, 0.1, QUEUEING, {N2: 10}, "16.2 % of the frames arrived twice, 20 % should"),
+    ],
+    ids=[
+        "all arrive",
+        "some are lost, though no loss was asked for",
+        "the receiver's port loses each alone",
+        "the receiver's port does not lose so many",
+        "the receiver's port loses bursts, which are less evidence",
+        "its queue dropped as many",
+        "what its queue dropped is not known",
+        "its queue dropped fewer",
+    ],
+)
+def test_copies_of_a_sender_may_be_lost_further_on(
+    doubled: float, lost: float, receiver: Impairment, drops: dict[Element, int], expected: str | None
+) -> None:
+    """10,000 frames, of which these parts arrive twice and not at all."""
+    place = RNG(20).permutation(10_000)
+    copies = np.where(place < 10_000 * doubled, 2, np.where(place < 10_000 * (1 - lost), 1, 0))
+    frames = replace(lose(replace_peer(sent(10_000), 1), copies == 0), copies=copies)
+    asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=0.2)}, "p1/n2": {"to-node": receiver}}
+    (found,) = at(("from-node", "p1/n1"), frames, asked, queue_drops=drops)
+
+    text = accuracy.judge(found).text
+    assert expected in text if expected is not None else "arrived twice" not in text
 
 
 def test_the_rate_of_an_overrun_queue_is_measured_while_it_is_busy() -> None:
