@@ -563,11 +563,19 @@ def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
     if losses.dropped != 0 and _has_queue(realised.loss_rests, asked):
         yield Remark(Verdict.UNKNOWN, "a queue may have dropped some of the frames, so bursts of losses are not judged")
         return
-    # Burst lengths are geometric. A frame of which a copy is made arrives in any case, and ends a burst.
+    # Burst lengths are geometric, so the part 1 / mean of them have one frame. A frame of which a copy is made arrives,
+    # and ends a burst.
     mean = 1 / (1 - (1 - 1 / asked.loss_burst_frames) * (1 - asked.duplicate_ratio))
     spread = Z99 * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean
     if abs(losses.burst_frames - mean) > spread:
         yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:.4g} was asked")
+        return
+    if any(rest.has_queue for rest in realised.loss_rests):
+        return  # Frames of several senders that waited may have come in another order, which makes single losses.
+    low, high = wilson(losses.single_bursts, losses.bursts, deviations=asked_delays.DEVIATIONS)
+    if not low - BURST_TOLERANCE <= 1 / mean <= high + BURST_TOLERANCE:
+        share, wanted = _percent(losses.single_bursts / losses.bursts), _percent(1 / mean)
+        yield Remark(Verdict.FAIL, f"{share} of the bursts of losses have one frame, {wanted} should")
 
 
 def _hides_bursts(rest: NetworkPath) -> bool:
@@ -578,7 +586,9 @@ def _hides_bursts(rest: NetworkPath) -> bool:
 
 
 def _independence(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """Independent losses that came in fewer, longer runs than chance explains. Frames of different chances may, too."""
+    """Independent losses that came in fewer, longer runs than chance explains, or in more. Frames of different chances
+    may, too.
+    """
     asked = realised.asked
     if not 0.0 < asked.loss_ratio < 1.0 or asked.loss_burst_frames > 1.0:
         return
@@ -589,24 +599,40 @@ def _independence(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.PASS, "whether losses were independent is not judged")
         return
     expected = losses.lost * (losses.frames - losses.lost + 1) / losses.frames
-    is_fewer = losses.bursts * (1 + BURST_TOLERANCE) < expected
-    if is_fewer and _chance_of_runs(losses.bursts, losses.lost, losses.frames) < ONE_SIDED:
+    runs = (losses.bursts, losses.lost, losses.frames)
+    is_fewer = losses.bursts * (1 + BURST_TOLERANCE) < expected and _chance_of_few_runs(*runs) < ONE_SIDED
+    # Damage beyond recognition is rarer in large frames, and the sizes of frames may alternate.
+    may_alternate = _corruption_asked(realised)[1] > 0.0
+    is_more = losses.bursts > expected and not may_alternate and _chance_of_many_runs(*runs) < ONE_SIDED
+    if is_fewer or is_more:
         yield Remark(
             Verdict.FAIL, f"{losses.lost} losses came in {losses.bursts} runs, independent ones in some {expected:.0f}"
         )
 
 
-def _chance_of_runs(runs: int, lost: int, frames: int) -> float:
-    """Chance of so few runs, if any `lost` of the frames are lost: C(lost - 1, r - 1) C(kept + 1, r) / C(frames, lost),
-    summed over r <= runs (Wald and Wolfowitz).
-    """
+def _chance_of_few_runs(runs: int, lost: int, frames: int) -> float:
+    """Chance of so few runs, if any `lost` of the frames are lost."""
     kept = frames - lost
-    logarithm = _log_choose(lost - 1, runs - 1) + _log_choose(kept + 1, runs) - _log_choose(frames, lost)
     term, total = 1.0, 0.0
     for r in range(runs, 0, -1):
         total += term
         term *= (r - 1) * r / ((lost - r + 1) * (kept + 2 - r))
-    return total * math.exp(logarithm)
+    return total * _chance_of_runs(runs, lost, frames)
+
+
+def _chance_of_many_runs(runs: int, lost: int, frames: int) -> float:
+    kept = frames - lost
+    term, total = 1.0, 0.0
+    for r in range(runs, min(lost, kept + 1) + 1):
+        total += term
+        term *= (lost - r) * (kept + 1 - r) / (r * (r + 1))
+    return total * _chance_of_runs(runs, lost, frames)
+
+
+def _chance_of_runs(runs: int, lost: int, frames: int) -> float:
+    """C(lost - 1, r - 1) C(kept + 1, r) / C(frames, lost) (Wald and Wolfowitz)."""
+    kept = frames - lost
+    return math.exp(_log_choose(lost - 1, runs - 1) + _log_choose(kept + 1, runs) - _log_choose(frames, lost))
 
 
 def _log_choose(of: int, chosen: int) -> float:

@@ -142,6 +142,8 @@ class Losses(NamedTuple):
     low: float
     high: float
     bursts: int
+    single_bursts: int
+    """Of one frame."""
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
     dropped: int | None
@@ -545,7 +547,8 @@ def _losses(
     survival = sum(len(part) * part.rest.survival for part in parts) / frames
     is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]
     lost = int(is_lost.sum())
-    bursts = int((is_lost & ~np.concatenate(([False], is_lost[:-1]))).sum())
+    begins, ends = is_lost & ~np.append(False, is_lost[:-1]), is_lost & ~np.append(is_lost[1:], False)
+    bursts = int(begins.sum())
     bursty = [one for part in parts for _, one in part.rest.elements]
     trials = min(independent_trials(frames, one) for one in (asked, *bursty))
     low, high = wilson(lost * trials / frames, trials)
@@ -561,6 +564,7 @@ def _losses(
         low=_own_share(low, survival),
         high=_own_share(high, survival),
         bursts=bursts,
+        single_bursts=int((begins & ends).sum()),
         burst_frames=lost / bursts if bursts else None,
         dropped=dropped,
         low_without_drops=None if dropped is None else _own_share(least, survival),

@@ -173,6 +173,12 @@ def in_bursts(bursts: int, length: int) -> Samples:
     return lose(sent(10 * length * bursts), np.arange(10 * length * bursts) % (10 * length) < length)
 
 
+def one_or(length: int, bursts: int) -> Samples:
+    """So many bursts of losses, by turns of one frame and of `length`; a tenth of the frames is lost."""
+    place, every = np.arange(5 * (length + 1) * bursts), 5 * (length + 1)
+    return lose(sent(len(place)), place % every < np.where(place // every % 2 == 0, 1, length))
+
+
 def change(kind: str, at_ns: int, lasts_ns: int, **fields: object) -> RecordedFault:
     given = {"targets": (), "direction": None, "asked": {}, "until_id": None} | fields
     return RecordedFault(id=0, kind=kind, issued_ns=at_ns, effective_ns=at_ns + lasts_ns, **given)  # type: ignore[arg-type]
@@ -403,6 +409,24 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         FAIL,
         "400 losses came in 200 runs, independent ones in some 360",
     ),
+    "every tenth frame in place of independent losses": (
+        lose(sent(2000), np.arange(2000) % 10 == 0),
+        Impairment(loss_ratio=0.1),
+        FAIL,
+        "200 losses came in 200 runs, independent ones in some 180",
+    ),
+    "every fiftieth frame in place of independent losses": (
+        lose(sent(50_000), np.arange(50_000) % 50 == 0),
+        Impairment(loss_ratio=0.02),
+        FAIL,
+        "1000 losses came in 1000 runs, independent ones in some 980",
+    ),
+    "a few losses, and no two in a row": (
+        lose(sent(2000), np.arange(2000) % 50 == 0),
+        Impairment(loss_ratio=0.02),
+        PASS,
+        "",
+    ),
     "pairs of losses as chance brings them": (
         lose(sent(10_000), np.isin(np.arange(10_000), (7, 8, 100, 5000))),
         Impairment(loss_ratio=0.0005),
@@ -430,6 +454,18 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "no burst at all in many frames": (sent(20_000), BURSTY, FAIL, "0 % of the frames were lost, 10 % was asked"),
     "bursts as asked, but few": (in_bursts(49, 4), BURSTY, UNKNOWN, "only 49 bursts of losses, 50 are needed"),
     "bursts as asked": (in_bursts(50, 4), BURSTY, PASS, ""),
+    "bursts of the same length": (
+        in_bursts(100, 4),
+        BURSTY,
+        FAIL,
+        "0 % of the bursts of losses have one frame, 25 % should",
+    ),
+    "single losses and long bursts": (
+        one_or(7, 200),
+        BURSTY,
+        FAIL,
+        "50 % of the bursts of losses have one frame, 25 % should",
+    ),
     "single losses, just enough": (in_bursts(50, 1), BURSTY, FAIL, "bursts of losses have 1.00 frames, 4 was asked"),
     "fewer copies": (copied(350, 2), COPIED, FAIL, "3.5 % of the frames arrived twice, 5 % should"),
     "as many copies": (copied(500, 2), COPIED, PASS, ""),
@@ -639,19 +675,41 @@ def test_jitter_is_the_standard_deviation() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.002, 0.1, 0.5, 0.9])
-def test_independent_losses_are_hardly_ever_taken_for_bursts(loss: float) -> None:
+@pytest.mark.parametrize("side", ["few", "many"])
+def test_independent_losses_are_hardly_ever_taken_for_others(side: str, loss: float) -> None:
     """3,000 networks; the mean of a chance that is below x as often as x is one half, or more where runs are few."""
-    chances = []
+    chance, chances = getattr(accuracy, f"_chance_of_{side}_runs"), []
     for seed in range(3000):
         is_lost = RNG(seed).random(500) < loss
         runs, lost = int((is_lost & ~np.append(False, is_lost[:-1])).sum()), int(is_lost.sum())
         if lost:
-            chances.append(accuracy._chance_of_runs(runs, lost, 500))
+            chances.append(chance(runs, lost, 500))
 
     for level in (0.1, 0.01, 0.001):
         most = level + 4 * math.sqrt(level / len(chances))
         assert np.mean(np.array(chances) < level) < most
     assert min(chances) > ONE_SIDED
+
+
+@pytest.mark.parametrize(("lost", "frames"), [(1, 9), (4, 9), (6, 9), (9, 9)])
+def test_the_chances_of_so_few_and_of_more_runs_are_one_in_all(lost: int, frames: int) -> None:
+    most = min(lost, frames - lost + 1)
+    assert accuracy._chance_of_few_runs(most, lost, frames) == pytest.approx(1)
+    for runs in range(1, most):
+        few, more = (
+            accuracy._chance_of_few_runs(runs, lost, frames),
+            accuracy._chance_of_many_runs(runs + 1, lost, frames),
+        )
+        assert few + more == pytest.approx(1)
+
+
+def test_frames_that_differ_in_what_damage_makes_of_them_may_alternate() -> None:
+    """Each second frame is small: of those, every fifth is damaged beyond recognition."""
+    is_lost = (RNG(21).random(20_000) < 0.1) | ((RNG(22).random(20_000) < 0.5) & (np.arange(20_000) % 2 == 0))
+    frames = replace(lose(sent(20_000), is_lost), damage=np.full(20_000, INTACT, np.int8))
+    (found,) = to_n2(frames, Impairment(loss_ratio=0.1, corrupt_ratio=0.6))
+
+    assert "runs" not in accuracy.judge(found).text
 
 
 def test_losses_of_senders_with_different_losses_are_not_called_independent_or_not() -> None:
@@ -761,7 +819,7 @@ def test_bursts_are_judged_behind_a_queue_that_dropped_nothing(
     length: int, drops: dict[Element, int], expected: tuple[Verdict, str]
 ) -> None:
     """Each frame that is not lost leaves when the one before has passed, at 10 Mbit/s."""
-    frames = in_bursts(100, length)
+    frames = in_bursts(50, length)
     is_lost = frames.arrive_ns == NEVER
     sent_ns = 480_000 * np.cumsum(~is_lost)
     frames = arriving(replace(frames, sent_ns=sent_ns), np.where(is_lost, NEVER, sent_ns + MS))
