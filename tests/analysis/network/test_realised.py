@@ -1321,6 +1321,21 @@ def test_each_sender_is_heard_again_after_a_cut(
     assert remark == expected if expected is not None else "after the end of a cut" not in remark.text
 
 
+@pytest.mark.parametrize(("heals", "expected"), [(True, None), (False, (FAIL, SILENT.format(1080)))])
+def test_a_sender_is_heard_again_after_each_of_its_cuts(heals: bool, expected: tuple[Verdict, str] | None) -> None:
+    """Cuts end at 600 and 900 ms; the frames since 800 ms are lost if the second does not heal."""
+    frames = sent(2000)
+    is_cut = (frames.sent_ns >= 502 * MS) & (frames.sent_ns < 600 * MS)
+    is_cut |= (frames.sent_ns >= 802 * MS) & ((frames.sent_ns < 900 * MS) | (not heals))
+    later = [
+        replace(one, id=one.id + 2, until_id=one.until_id and 3, issued_ns=at_ns, effective_ns=at_ns + 2 * MS)
+        for one, at_ns in zip(cut_for(98), (800 * MS, 898 * MS), strict=True)
+    ]
+    (found,) = to_n2(lose(frames, is_cut), CLEAR, *cut_for(98), *later, last_ns=2020 * MS)
+
+    assert accuracy.judge(found) == (expected or (PASS, ""))
+
+
 def test_a_sender_that_is_silent_later_than_after_a_cut_has_lost_frames() -> None:
     frames = sent(3000)
     frames = lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns != 700 * MS))
