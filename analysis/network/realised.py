@@ -210,6 +210,8 @@ class _Part:
     samples: Samples
     rest: Path
     path: Path
+    before_ns: int
+    """Delay of the rest that is passed before the element."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -260,7 +262,9 @@ def measure(
                 _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns), stalls)
                 healed = _Healed() if element[0] == TO_NODE else None
             elif rows.stop > rows.start and not span.path.is_receiver_down:
-                part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
+                rest = span.path.without(element)
+                before_ns = rest.delay_ns if element[0] == TO_NODE else 0
+                part = _Part(samples=own.select(rows), rest=rest, path=span.path, before_ns=before_ns)
                 interval.parts.append(part)
                 if healed is not None and healed.is_silent_after(part, queue_drops):
                     interval.still_cut = StillCut(network.node_name(peer), healed.lost)
@@ -542,7 +546,7 @@ def _losses(
     frames = sum(map(len, parts))
     if not frames:
         return None
-    at_ns = np.concatenate([part.samples.sent_ns + part.rest.delay_ns for part in parts])
+    at_ns = np.concatenate([part.samples.sent_ns + part.before_ns for part in parts])
     copies = np.concatenate([part.samples.copies for part in parts])
     survival = sum(len(part) * part.rest.survival for part in parts) / frames
     is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]

@@ -86,6 +86,8 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy.judge, "if realised.still_cut is not None:", "if False:")),
     (test_realised, Edit(realised.measure, "healed = _Healed() if element[0] == TO_NODE else None", "healed = None")),
     (test_realised, Edit(realised.measure, "healed = _Healed() if", "healed = (healed or _Healed()) if")),
+    (test_realised, Edit(realised.measure, "rest.delay_ns if element[0] == TO_NODE else 0", "rest.delay_ns")),
+    (test_realised, Edit(realised.measure, "rest.delay_ns if element[0] == TO_NODE else 0", "0")),
     (test_realised, Edit(realised._Healed.is_silent_after, "self.lost - dropped", "self.lost")),
     (test_realised, Edit(realised._Healed.is_silent_after, ">= ENOUGH_LOST", ">= 0")),
     (test_realised, Edit(realised._Healed.is_silent_after, "self.chance < ONE_SIDED", "True")),

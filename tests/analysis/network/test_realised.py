@@ -785,6 +785,24 @@ def test_bursts_are_not_judged_through_what_hides_them(sender: Impairment, expec
     assert accuracy.judge(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("port", "far"), [(N2, ("from-node", "p1/n1")), (("from-node", "p1/n2"), ("to-node", "p1/n1"))]
+)
+def test_bursts_are_in_the_order_in_which_frames_reach_the_port(port: Element, far: Element) -> None:
+    """Unicasts between n2 and the others by turns, of which n1 is 50 ms away."""
+    count, is_far = 40_000, np.arange(40_000) % 2 == 0
+    frames = replace(sent(count), peer=np.where(is_far, 0, 2), is_multicast=np.zeros(count, np.bool_))
+    frames = replace(frames, arrive_ns=frames.arrive_ns + 50 * MS * is_far)
+    is_lost = np.empty(count, np.bool_)
+    is_lost[np.argsort(frames.arrive_ns if port == N2 else frames.sent_ns, kind="stable")] = gilbert_elliott(
+        count, 0.1, 4.0, 5
+    )
+    asked = {far[1]: {far[0]: Impairment(delay_ns=50 * MS)}, "p1/n2": {port[0]: BURSTY}}
+    (found,) = at(port, lose(frames, is_lost), asked)
+
+    assert losses_of(found).burst_frames == pytest.approx(4.0, rel=0.1)
+
+
 def test_a_copy_ends_a_burst() -> None:
     asked = replace(BURSTY, duplicate_ratio=0.2)
     (found,) = to_n2(passed(asked, 40_000, 5), asked)
