@@ -143,16 +143,8 @@ class Network:
     @property
     def corrupting(self) -> frozenset[Element]:
         """Elements that were asked to damage frames at any time."""
-        return frozenset(element for element, one in self._asked() if one.corrupt_ratio)
-
-    @property
-    def duplicating(self) -> frozenset[Element]:
-        """Elements that were asked to make copies at any time."""
-        return frozenset(element for element, one in self._asked() if one.duplicate_ratio)
-
-    def _asked(self) -> Iterator[tuple[Element, Impairment]]:
-        yield from self.start.items()
-        yield from ((element, change.state) for element, changes in self.changes.items() for change in changes)
+        changed = [(element, change.state) for element, changes in self.changes.items() for change in changes]
+        return frozenset(element for element, one in (*self.start.items(), *changed) if one.corrupt_ratio)
 
     def intervals(self, element: Element) -> list[tuple[int, int, Impairment]]:
         """Stretches in which one element did not change: from, until, its impairment."""

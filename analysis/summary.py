@@ -353,7 +353,6 @@ class _Analysis:
             extra,
             down=self.inputs.network.downs.keys(),
             is_corrupting=bool(self.inputs.network.corrupting),
-            duplicating=self.inputs.network.duplicating,
         )
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 

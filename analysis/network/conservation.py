@@ -9,8 +9,7 @@ copies that a delay line made; from a node it is the number of frames that its t
 `dropped_before`: towards a node, frames lost at the senders' own ports. It is known if none was lost there, or if all
 frames of these senders were addressed to the node, too; else (and where links or shared media dropped) it is null, and
 so is `unexplained`. Damaged frames are not told from copies, and bridges and routers refuse some of them: where
-corruption was asked for, `dropped_before` is null, too, and from a node `arrived` if its port made copies. Nobody
-counts the copies that were dropped, so these are null, too, where copies that were asked for may have been.
+corruption was asked for, `dropped_before` is null, too, and from a node `arrived` if its port made copies.
 """
 
 from __future__ import annotations
@@ -36,11 +35,9 @@ def balance(
     *,
     down: Collection[str] = (),
     is_corrupting: bool = False,
-    duplicating: Collection[Element] = (),
 ) -> list[dict[str, Any]]:
     """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `down`: nodes
-    that were down or absent for a while, and their ports with them; `is_corrupting`: corruption was asked for;
-    `duplicating`: elements that were asked to make copies.
+    that were down or absent for a while, and their ports with them; `is_corrupting`: corruption was asked for.
     """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
@@ -59,31 +56,18 @@ def balance(
         for node in nodes
         if (entry := counters.get((FROM_NODE, str(node.name)))) is not None and entry.dropped_frames
     }
-    losing = {element for element, entry in counters.items() if entry.dropped_frames or entry.backlog_frames}
     entries: list[dict[str, Any]] = []
     for node in nodes:
         name = str(node.name)
-        is_untold = is_corrupting or _may_lose_copies((TO_NODE, name), duplicating, losing)
-        before = None if elsewhere or is_untold else _dropped_before(counted, lossy, node, receivers)
+        before = None if elsewhere or is_corrupting else _dropped_before(counted, lossy, node, receivers)
         arrived = seen[TO_NODE, node.index] - extra_copies.get((TO_NODE, name), 0)
         towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
         entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in down else ""})
         own = counters.get((FROM_NODE, name))
         copies = extra_copies.get((FROM_NODE, name), 0)
-        is_untold = (is_corrupting and copies > 0) or ((FROM_NODE, name) in duplicating and bool(losing or elsewhere))
-        through = None if own is None or is_untold else own.sent_frames - copies
+        through = None if own is None or (is_corrupting and copies) else own.sent_frames - copies
         entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""})
     return entries
-
-
-def _may_lose_copies(port: Element, duplicating: Collection[Element], losing: Collection[Element]) -> bool:
-    """Whether copies may be among the frames that this port and those of the senders dropped. What another receiver's
-    port copies arrives there alone.
-    """
-    is_copied_before = any(direction != TO_NODE for direction, _ in duplicating)
-    is_lost_before = any(direction == FROM_NODE for direction, _ in losing)
-    is_lost_here = port in losing and (is_copied_before or port in duplicating)
-    return is_lost_here or (is_copied_before and is_lost_before)
 
 
 def queue_drops(manifest: Manifest, crashed: Collection[str]) -> dict[Element, int]:

@@ -24,7 +24,7 @@ def manifest(*counters: dict[str, Any], **more: Any) -> Manifest:
     return Manifest.model_validate(known | more)
 
 
-TO_N2, TO_N3, FROM_N1 = ("p1/n2", "to-node"), ("p1/n3", "to-node"), ("p1/n1", "from-node")
+TO_N2, FROM_N1 = ("p1/n2", "to-node"), ("p1/n1", "from-node")
 
 
 def counted(port: tuple[str, str], sent: int, **dropped: int) -> dict[str, Any]:
@@ -120,37 +120,6 @@ def test_damaged_frames_leave_the_rest_unexplained_where_they_may_be_refused_or_
     found = balance(MULTICAST, ONE, known, copies, is_corrupting=True)
     assert {entry["unexplained"] for entry in found if entry["direction"] == "to-node"} == {None}
     assert [entry["unexplained"] for entry in found if entry["direction"] == "from-node"] == [None, None, 0]
-
-
-@pytest.mark.parametrize(
-    ("copying", "losing", "expected"),
-    [
-        (FROM_N1, None, [True, True, True]),
-        (FROM_N1, TO_N2, [False, True, False]),
-        (FROM_N1, FROM_N1, [False, False, False]),
-        (TO_N2, TO_N2, [False, True, True]),
-        (TO_N2, FROM_N1, [True, True, True]),
-        (TO_N2, TO_N3, [True, True, True]),
-    ],
-    ids=[
-        "nothing is lost",
-        "a receiver loses copies of a sender",
-        "a sender loses its own copies",
-        "a receiver loses its own copies",
-        "a sender loses frames before they are copied",
-        "another receiver than that with the copies loses frames",
-    ],
-)
-def test_copies_that_may_have_been_dropped_leave_the_rest_unexplained(
-    copying: tuple[str, str], losing: tuple[str, str] | None, expected: list[bool]
-) -> None:
-    """Whether it is known of n2, n3 and the sender n1."""
-    ports = (TO_N2, TO_N3, FROM_N1)
-    known = manifest(*(counted(port, 100, delay_line_dropped_frames=int(port == losing)) for port in ports))
-    found = balance((to_group(0, 100),), ONE, known, {}, duplicating={copying[::-1]})
-    by_port = {(entry["node"], entry["direction"]): entry["unexplained"] for entry in found}
-
-    assert [by_port[port] is not None for port in ports] == expected
 
 
 def test_a_port_that_was_gone_says_so() -> None:
