@@ -141,10 +141,10 @@ class Network:
         return self._names[index]
 
     @property
-    def is_corrupting(self) -> bool:
-        """Whether corruption was asked for, anywhere and at any time."""
-        changed = (change.state for changes in self.changes.values() for change in changes)
-        return any(impairment.corrupt_ratio for impairment in (*self.start.values(), *changed))
+    def corrupting(self) -> frozenset[Element]:
+        """Elements that were asked to damage frames at any time."""
+        changed = [(element, change.state) for element, changes in self.changes.items() for change in changes]
+        return frozenset(element for element, one in (*self.start.items(), *changed) if one.corrupt_ratio)
 
     @property
     def copying(self) -> set[Element]:

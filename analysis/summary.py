@@ -353,7 +353,7 @@ class _Analysis:
             extra,
             copying=self.inputs.network.copying,
             down=self.inputs.network.downs.keys(),
-            is_corrupting=self.inputs.network.is_corrupting,
+            is_corrupting=bool(self.inputs.network.corrupting),
         )
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 

@@ -125,7 +125,7 @@ def measured(
     queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
-    checked_of = 1 if network.is_corrupting else CHECKED_OF
+    checked_of = 1 if network.corrupting else CHECKED_OF
     ports = pairing.samples(frames, network.topology, chosen, members, capture, checked_of)
     found: dict[int, list[LinkRow]] = defaultdict(list)
     for member in members:
@@ -469,21 +469,22 @@ def _reordering(realised: Realised) -> Iterator[Remark]:
 
 
 def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """A damaged frame may be unrecognisable, so losses and damages are judged together. A sample is checked only if no
-    port was asked to damage frames: then each damaged one is an error.
+    """A damaged frame may be unrecognisable, so losses and damages are judged together. Where nothing on the way was
+    asked to damage frames, each damaged one is an error, unless its key may be that of another datagram. A sample is
+    checked only if nothing was asked to damage frames in the whole run.
     """
     harm, asked = losses.harm, realised.asked
     if harm is None:
         if asked.corrupt_ratio:
             yield Remark(Verdict.UNKNOWN, "the capture was not read, so corruption is not judged")
         return
-    if harm.is_sample:
+    fewest_damaged, most_damaged = _corruption_asked(realised)
+    if not most_damaged and not harm.may_be_foreign:
         if harm.damaged:
             checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
             yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
     fewest_lost, least_lost, doubled = _losses_asked(realised)
-    fewest_damaged, most_damaged = _corruption_asked(realised)
     # An intact copy may arrive in place of one that is damaged.
     fewest = _either(fewest_lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
     most = _either(least_lost, most_damaged)
@@ -523,8 +524,23 @@ def _losses_asked(realised: Realised) -> tuple[float, float, float]:
     that is sent twice. Of copies all must be lost.
     """
     asked = realised.asked
+    loss, _ = _chances_of_loss(asked)
     doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
-    return asked.loss_ratio * max(0.0, 1 - doubled), asked.loss_ratio * (1 - asked.duplicate_ratio), doubled
+    return loss * max(0.0, 1 - doubled), loss * (1 - asked.duplicate_ratio), doubled
+
+
+def _chances_of_loss(asked: Impairment) -> tuple[float, float]:
+    """That a frame is lost, and that its copy is if the frame itself was not. In bursts a copy is another step of the
+    Gilbert-Elliott chain, which netem makes only if the frame was not lost: so more of the steps are good than of the
+    frames.
+    """
+    loss, burst = asked.loss_ratio, asked.loss_burst_frames
+    if burst <= 1.0 or not 0.0 < loss < 1.0:
+        return loss, loss
+    leave = 1 / burst
+    enter = min(1.0, loss * leave / (1 - loss))
+    begin = enter * (1 + asked.duplicate_ratio * (1 - enter - leave))
+    return begin / (begin + leave), enter
 
 
 def _corruption_asked(realised: Realised) -> tuple[float, float]:
@@ -539,23 +555,44 @@ def _either(one: float, other: float) -> float:
 
 
 def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    mean = realised.asked.loss_burst_frames
-    if mean <= 1.0:
+    asked = realised.asked
+    if asked.loss_burst_frames <= 1.0:
+        return
+    if asked.corrupt_ratio or any(map(_hides_bursts, realised.loss_rests)):
+        yield Remark(Verdict.PASS, "bursts are not told apart from other losses, or from another order: not judged")
         return
     if losses.bursts < ENOUGH_BURSTS or losses.burst_frames is None:
         yield Remark(Verdict.UNKNOWN, f"only {losses.bursts} bursts of losses, {ENOUGH_BURSTS} are needed")
         return
-    if losses.dropped != 0 and _has_queue(realised.loss_rests, realised.asked):
+    if losses.dropped != 0 and _has_queue(realised.loss_rests, asked):
         yield Remark(Verdict.UNKNOWN, "a queue may have dropped some of the frames, so bursts of losses are not judged")
         return
-    # Burst lengths are geometric.
+    # Burst lengths are geometric, so the part 1 / mean of them have one frame. A frame of which a copy is made arrives,
+    # and ends a burst.
+    mean = 1 / (1 - (1 - 1 / asked.loss_burst_frames) * (1 - asked.duplicate_ratio))
     spread = Z99 * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean
     if abs(losses.burst_frames - mean) > spread:
-        yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:g} was asked")
+        yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:.4g} was asked")
+        return
+    if any(rest.has_queue for rest in realised.loss_rests):
+        return  # Frames of several senders that waited may have come in another order, which makes single losses.
+    low, high = wilson(losses.single_bursts, losses.bursts, deviations=asked_delays.DEVIATIONS)
+    if not low - BURST_TOLERANCE <= 1 / mean <= high + BURST_TOLERANCE:
+        share, wanted = _percent(losses.single_bursts / losses.bursts), _percent(1 / mean)
+        yield Remark(Verdict.FAIL, f"{share} of the bursts of losses have one frame, {wanted} should")
+
+
+def _hides_bursts(rest: NetworkPath) -> bool:
+    """Other losses lie between those of a burst and beside it, and so do frames that were sent earlier or later."""
+    return rest.has_jitter or any(
+        one.loss_ratio or one.corrupt_ratio or one.duplicate_ratio for _, one in rest.elements
+    )
 
 
 def _independence(losses: Losses, realised: Realised) -> Iterator[Remark]:
-    """Independent losses that came in fewer, longer runs than chance explains. Frames of different chances may, too."""
+    """Independent losses that came in fewer, longer runs than chance explains, or in more. Frames of different chances
+    may, too.
+    """
     asked = realised.asked
     if not 0.0 < asked.loss_ratio < 1.0 or asked.loss_burst_frames > 1.0:
         return
@@ -566,24 +603,40 @@ def _independence(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.PASS, "whether losses were independent is not judged")
         return
     expected = losses.lost * (losses.frames - losses.lost + 1) / losses.frames
-    is_fewer = losses.bursts * (1 + BURST_TOLERANCE) < expected
-    if is_fewer and _chance_of_runs(losses.bursts, losses.lost, losses.frames) < ONE_SIDED:
+    runs = (losses.bursts, losses.lost, losses.frames)
+    is_fewer = losses.bursts * (1 + BURST_TOLERANCE) < expected and _chance_of_few_runs(*runs) < ONE_SIDED
+    # Damage beyond recognition is rarer in large frames, and the sizes of frames may alternate.
+    may_alternate = _corruption_asked(realised)[1] > 0.0
+    is_more = losses.bursts > expected and not may_alternate and _chance_of_many_runs(*runs) < ONE_SIDED
+    if is_fewer or is_more:
         yield Remark(
             Verdict.FAIL, f"{losses.lost} losses came in {losses.bursts} runs, independent ones in some {expected:.0f}"
         )
 
 
-def _chance_of_runs(runs: int, lost: int, frames: int) -> float:
-    """Chance of so few runs, if any `lost` of the frames are lost: C(lost - 1, r - 1) C(kept + 1, r) / C(frames, lost),
-    summed over r <= runs (Wald and Wolfowitz).
-    """
+def _chance_of_few_runs(runs: int, lost: int, frames: int) -> float:
+    """Chance of so few runs, if any `lost` of the frames are lost."""
     kept = frames - lost
-    logarithm = _log_choose(lost - 1, runs - 1) + _log_choose(kept + 1, runs) - _log_choose(frames, lost)
     term, total = 1.0, 0.0
     for r in range(runs, 0, -1):
         total += term
         term *= (r - 1) * r / ((lost - r + 1) * (kept + 2 - r))
-    return total * math.exp(logarithm)
+    return total * _chance_of_runs(runs, lost, frames)
+
+
+def _chance_of_many_runs(runs: int, lost: int, frames: int) -> float:
+    kept = frames - lost
+    term, total = 1.0, 0.0
+    for r in range(runs, min(lost, kept + 1) + 1):
+        total += term
+        term *= (lost - r) * (kept + 1 - r) / (r * (r + 1))
+    return total * _chance_of_runs(runs, lost, frames)
+
+
+def _chance_of_runs(runs: int, lost: int, frames: int) -> float:
+    """C(lost - 1, r - 1) C(kept + 1, r) / C(frames, lost) (Wald and Wolfowitz)."""
+    kept = frames - lost
+    return math.exp(_log_choose(lost - 1, runs - 1) + _log_choose(kept + 1, runs) - _log_choose(frames, lost))
 
 
 def _log_choose(of: int, chosen: int) -> float:
@@ -596,10 +649,15 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
         return
     # netem passes the copy through the delay line again, where it may be lost or damaged, as may the other copy.
-    expected = asked.duplicate_ratio * (1 - asked.loss_ratio) ** 2
-    least = expected * (1 - _corruption_asked(realised)[1]) ** 2
-    trials = independent_trials(losses.frames, asked)
-    low, high = wilson(losses.duplicated * trials / losses.frames, trials)
+    first, second = _chances_of_loss(asked)
+    expected = asked.duplicate_ratio * (1 - first) * (1 - second)
+    # Further on, or before, both may be lost alone. A frame that a queue dropped may have been a copy.
+    survival = min((rest.survival for rest in realised.loss_rests), default=1.0)
+    least = expected * (survival * (1 - _corruption_asked(realised)[1])) ** 2
+    most = losses.frames if losses.dropped is None else min(losses.frames, losses.duplicated + losses.dropped)
+    trials = losses.trials
+    low, _ = wilson(losses.duplicated * trials / losses.frames, trials)
+    _, high = wilson(most * trials / losses.frames, trials)
     if low > expected or high < least:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")

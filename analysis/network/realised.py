@@ -10,7 +10,7 @@ delay, its losses from the losses. Samples sent while an element on their path w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -122,8 +122,8 @@ class Harm(NamedTuple):
 
     damaged: int
     checked: int
-    is_sample: bool
-    """Some arrivals were not checked."""
+    may_be_foreign: bool
+    """The damaged ones may be frames of other datagrams, whose keys were damaged elsewhere."""
     damaged_ratio: float
     hidden: float
     """Part of the damages that no checksum shows: those of the MAC addresses."""
@@ -136,11 +136,15 @@ class Losses(NamedTuple):
     """Losses of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened if bursts are requested."""
 
     frames: int
+    trials: float
+    """Independent trials with as much evidence, on the whole path."""
     lost: int
     ratio: float
     low: float
     high: float
     bursts: int
+    single_bursts: int
+    """Of one frame."""
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
     dropped: int | None
@@ -218,6 +222,8 @@ class _Part:
     samples: Samples
     rest: Path
     path: Path
+    before_ns: int
+    """Delay of the rest that is passed before the element."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -265,10 +271,12 @@ def measure(
             if interval is None:
                 continue
             if cut_ns is not None:
-                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns))
+                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns), stalls)
                 healed = _Healed() if element[0] == TO_NODE else None
             elif rows.stop > rows.start and not span.path.is_receiver_down:
-                part = _Part(samples=own.select(rows), rest=span.path.without(element), path=span.path)
+                rest = span.path.without(element)
+                before_ns = rest.delay_ns if element[0] == TO_NODE else 0
+                part = _Part(samples=own.select(rows), rest=rest, path=span.path, before_ns=before_ns)
                 interval.parts.append(part)
                 if healed is not None and healed.is_silent_after(part, queue_drops):
                     interval.still_cut = StillCut(network.node_name(peer), healed.lost)
@@ -276,7 +284,10 @@ def measure(
     largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
     smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
     sizes_bytes = (smallest_bytes, largest_bytes)
-    return [_realised(interval, element, samples, sizes_bytes, stalls, queue_drops) for interval in intervals]
+    corrupting = network.corrupting
+    return [
+        _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting) for interval in intervals
+    ]
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
@@ -345,16 +356,25 @@ def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int
         settled_ns = longest_ns
 
 
-def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int) -> None:
+def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int, stalls: Ints) -> None:
     """Frames of one sender that met a cut: sent after it took effect, and due before its end was issued. None of them
-    may arrive before that end.
+    may arrive before that end, and later only those that may have waited on their way to the cut until then: the others
+    were held back by it.
     """
     sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, until_ns))))
-    has_arrived = (sent.arrive_ns != NEVER) & (sent.arrive_ns < until_ns - CLOCKS_NS)
+    late_ns = span.path.longest_ns + _stalled_ns(stalls, span.from_ns, until_ns)
+    is_due = np.minimum(sent.arrive_ns, sent.sent_ns + late_ns) < until_ns - CLOCKS_NS
+    has_passed = (sent.arrive_ns != NEVER) & is_due
     # The key of a damaged frame may be that of a datagram that the cut stopped.
-    interval.leaked += int((has_arrived & (sent.damage != DAMAGED)).sum())
+    interval.leaked += int((has_passed & (sent.damage != DAMAGED)).sum())
     met = int(np.searchsorted(sent.sent_ns, until_ns - CLOCKS_NS - span.path.delay_ns))
     interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
+
+
+def _stalled_ns(stalls: Ints, from_ns: int, until_ns: int) -> int:
+    """Most that stalls of the machine and their backlogs, in this time, make a frame late at all its hops together."""
+    is_inside = (stalls[:, 0] < until_ns) & (stalls[:, 1] > from_ns)
+    return int((stalls[is_inside, 1] - stalls[is_inside, 0]).sum())
 
 
 @dataclass(slots=True)
@@ -392,6 +412,7 @@ def _realised(
     sizes_bytes: tuple[int, int],
     stalls: Ints,
     queue_drops: Mapping[Element, int],
+    corrupting: Collection[Element],
 ) -> Realised:
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
@@ -411,7 +432,7 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, interval.asked, queue_drops),
+        losses=_losses(loss_parts, interval.asked, queue_drops, corrupting),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
@@ -536,16 +557,19 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
     return np.asarray(values[part.samples.arrive_ns != NEVER])
 
 
-def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int]) -> Losses | None:
+def _losses(
+    parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int], corrupting: Collection[Element]
+) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
         return None
-    at_ns = np.concatenate([part.samples.sent_ns + part.rest.delay_ns for part in parts])
+    at_ns = np.concatenate([part.samples.sent_ns + part.before_ns for part in parts])
     copies = np.concatenate([part.samples.copies for part in parts])
     survival = sum(len(part) * part.rest.survival for part in parts) / frames
     is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]
     lost = int(is_lost.sum())
-    bursts = int((is_lost & ~np.concatenate(([False], is_lost[:-1]))).sum())
+    begins, ends = is_lost & ~np.append(False, is_lost[:-1]), is_lost & ~np.append(is_lost[1:], False)
+    bursts = int(begins.sum())
     bursty = [one for part in parts for _, one in part.rest.elements]
     trials = min(independent_trials(frames, one) for one in (asked, *bursty))
     low, high = wilson(lost * trials / frames, trials)
@@ -555,18 +579,20 @@ def _losses(parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Elem
     _, most = wilson(lost * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     return Losses(
         frames=frames,
+        trials=trials,
         lost=lost,
         ratio=_own_share(lost / frames, survival),
         low=_own_share(low, survival),
         high=_own_share(high, survival),
         bursts=bursts,
+        single_bursts=int((begins & ends).sum()),
         burst_frames=lost / bursts if bursts else None,
         dropped=dropped,
         low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
-        harm=_harm(parts, frames, lost, survival, trials),
+        harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
 
 
@@ -581,7 +607,9 @@ def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int 
     return None if queues - queue_drops.keys() else sum(queue_drops[queue] for queue in queues)
 
 
-def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float) -> Harm | None:
+def _harm(
+    parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float, corrupting: Collection[Element]
+) -> Harm | None:
     damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
     damaged, checked = int((damage == DAMAGED).sum()), int((damage != NOT_KNOWN).sum())
     if checked < min(1, len(damage)):
@@ -589,10 +617,12 @@ def _harm(parts: Sequence[_Part], frames: int, lost: int, survival: float, trial
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
+    # What a receiver's port damages arrives at that port alone.
+    passed = {element for part in parts for element, _ in part.path.elements}
     return Harm(
         damaged=damaged,
         checked=checked,
-        is_sample=checked < len(damage),
+        may_be_foreign=any(element[0] != TO_NODE or element in passed for element in corrupting),
         damaged_ratio=damaged / max(1, checked) * len(damage) / frames,
         hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
         ratio=ratio,

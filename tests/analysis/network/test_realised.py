@@ -176,6 +176,12 @@ def in_bursts(bursts: int, length: int) -> Samples:
     return lose(sent(10 * length * bursts), np.arange(10 * length * bursts) % (10 * length) < length)
 
 
+def one_or(length: int, bursts: int) -> Samples:
+    """So many bursts of losses, by turns of one frame and of `length`; a tenth of the frames is lost."""
+    place, every = np.arange(5 * (length + 1) * bursts), 5 * (length + 1)
+    return lose(sent(len(place)), place % every < np.where(place // every % 2 == 0, 1, length))
+
+
 def change(kind: str, at_ns: int, lasts_ns: int, **fields: object) -> RecordedFault:
     given = {"targets": (), "direction": None, "asked": {}, "until_id": None} | fields
     return RecordedFault(id=0, kind=kind, issued_ns=at_ns, effective_ns=at_ns + lasts_ns, **given)  # type: ignore[arg-type]
@@ -376,11 +382,11 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         "checked frames were damaged, and no corruption was asked for",
     ),
     "no damage in a sample": (sampled(damaged(0.0)), CLEAR, PASS, ""),
-    "corruption at another port than asked": (
+    "damage unasked": (
         damaged(0.05),
         CLEAR,
         FAIL,
-        "5 % of the frames were lost or damaged, 0 % was to be damaged",
+        "500 of 10000 checked frames were damaged, and no corruption was asked for",
     ),
     "corruption beside copies": (
         replace(damaged(0.1), copies=1 + (np.arange(10_000) % 5 == 0)),
@@ -405,6 +411,24 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         Impairment(loss_ratio=0.1),
         FAIL,
         "400 losses came in 200 runs, independent ones in some 360",
+    ),
+    "every tenth frame in place of independent losses": (
+        lose(sent(2000), np.arange(2000) % 10 == 0),
+        Impairment(loss_ratio=0.1),
+        FAIL,
+        "200 losses came in 200 runs, independent ones in some 180",
+    ),
+    "every fiftieth frame in place of independent losses": (
+        lose(sent(50_000), np.arange(50_000) % 50 == 0),
+        Impairment(loss_ratio=0.02),
+        FAIL,
+        "1000 losses came in 1000 runs, independent ones in some 980",
+    ),
+    "a few losses, and no two in a row": (
+        lose(sent(2000), np.arange(2000) % 50 == 0),
+        Impairment(loss_ratio=0.02),
+        PASS,
+        "",
     ),
     "pairs of losses as chance brings them": (
         lose(sent(10_000), np.isin(np.arange(10_000), (7, 8, 100, 5000))),
@@ -433,6 +457,18 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "no burst at all in many frames": (sent(20_000), BURSTY, FAIL, "0 % of the frames were lost, 10 % was asked"),
     "bursts as asked, but few": (in_bursts(49, 4), BURSTY, UNKNOWN, "only 49 bursts of losses, 50 are needed"),
     "bursts as asked": (in_bursts(50, 4), BURSTY, PASS, ""),
+    "bursts of the same length": (
+        in_bursts(100, 4),
+        BURSTY,
+        FAIL,
+        "0 % of the bursts of losses have one frame, 25 % should",
+    ),
+    "single losses and long bursts": (
+        one_or(7, 200),
+        BURSTY,
+        FAIL,
+        "50 % of the bursts of losses have one frame, 25 % should",
+    ),
     "single losses, just enough": (in_bursts(50, 1), BURSTY, FAIL, "bursts of losses have 1.00 frames, 4 was asked"),
     "fewer copies": (copied(350, 2), COPIED, FAIL, "3.5 % of the frames arrived twice, 5 % should"),
     "as many copies": (copied(500, 2), COPIED, PASS, ""),
@@ -466,6 +502,28 @@ def test_the_network_is_judged_by_what_was_asked(case: str) -> None:
     remark = accuracy.judge(found)
     assert remark.verdict is verdict
     assert text in remark.text if verdict is FAIL else text == remark.text
+
+
+UNASKED = (FAIL, "100 of 9000 checked frames were damaged, and no corruption was asked for")
+HARMING = Impairment(corrupt_ratio=0.02)
+HARMED_FOR_A_WHILE = change("impair", 20_000 * MS, 0, targets=("p1/n2",), direction="to-node", asked={"p1/n2": HARMING})
+
+
+@pytest.mark.parametrize(
+    ("others", "faults", "expected"),
+    [
+        ({"p1/n3": {"to-node": HARMING}}, (), UNASKED),
+        ({"p1/n3": {"from-node": HARMING}}, (), (PASS, "")),
+        ({}, (HARMED_FOR_A_WHILE,), (PASS, "")),
+    ],
+    ids=["at the port of another receiver", "at the port of another sender", "at this port at another time"],
+)
+def test_damage_is_unasked_where_no_damaged_frame_can_come_from(
+    others: Asked, faults: tuple[RecordedFault, ...], expected: tuple[Verdict, str]
+) -> None:
+    """One frame of a hundred is damaged at a port that loses one of ten, as asked."""
+    asked = others | {"p1/n2": {"to-node": Impairment(loss_ratio=0.1)}}
+    assert accuracy.judge(at(N2, damaged(0.01, lost=0.1), asked, *faults)[0]) == expected
 
 
 def test_delay_is_measured_exactly() -> None:
@@ -620,19 +678,41 @@ def test_jitter_is_the_standard_deviation() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.002, 0.1, 0.5, 0.9])
-def test_independent_losses_are_hardly_ever_taken_for_bursts(loss: float) -> None:
+@pytest.mark.parametrize("side", ["few", "many"])
+def test_independent_losses_are_hardly_ever_taken_for_others(side: str, loss: float) -> None:
     """3,000 networks; the mean of a chance that is below x as often as x is one half, or more where runs are few."""
-    chances = []
+    chance, chances = getattr(accuracy, f"_chance_of_{side}_runs"), []
     for seed in range(3000):
         is_lost = RNG(seed).random(500) < loss
         runs, lost = int((is_lost & ~np.append(False, is_lost[:-1])).sum()), int(is_lost.sum())
         if lost:
-            chances.append(accuracy._chance_of_runs(runs, lost, 500))
+            chances.append(chance(runs, lost, 500))
 
     for level in (0.1, 0.01, 0.001):
         most = level + 4 * math.sqrt(level / len(chances))
         assert np.mean(np.array(chances) < level) < most
     assert min(chances) > ONE_SIDED
+
+
+@pytest.mark.parametrize(("lost", "frames"), [(1, 9), (4, 9), (6, 9), (9, 9)])
+def test_the_chances_of_so_few_and_of_more_runs_are_one_in_all(lost: int, frames: int) -> None:
+    most = min(lost, frames - lost + 1)
+    assert accuracy._chance_of_few_runs(most, lost, frames) == pytest.approx(1)
+    for runs in range(1, most):
+        few, more = (
+            accuracy._chance_of_few_runs(runs, lost, frames),
+            accuracy._chance_of_many_runs(runs + 1, lost, frames),
+        )
+        assert few + more == pytest.approx(1)
+
+
+def test_frames_that_differ_in_what_damage_makes_of_them_may_alternate() -> None:
+    """Each second frame is small: of those, every fifth is damaged beyond recognition."""
+    is_lost = (RNG(21).random(20_000) < 0.1) | ((RNG(22).random(20_000) < 0.5) & (np.arange(20_000) % 2 == 0))
+    frames = replace(lose(sent(20_000), is_lost), damage=np.full(20_000, INTACT, np.int8))
+    (found,) = to_n2(frames, Impairment(loss_ratio=0.1, corrupt_ratio=0.6))
+
+    assert "runs" not in accuracy.judge(found).text
 
 
 def test_losses_of_senders_with_different_losses_are_not_called_independent_or_not() -> None:
@@ -665,6 +745,83 @@ def test_bursts_of_losses_have_the_asked_length() -> None:
     assert accuracy.judge(found) == (PASS, "")
 
 
+def passed(asked: Impairment, count: int, seed: int) -> Samples:
+    """Frames that pass a port with bursts of losses and copies, as in netem: each copy is another step of the chain."""
+    rng, is_bad, copies = RNG(seed), False, np.empty(count, np.int64)
+    leave, enter = 1 / asked.loss_burst_frames, asked.loss_ratio / asked.loss_burst_frames / (1 - asked.loss_ratio)
+
+    def arrives() -> bool:
+        nonlocal is_bad
+        was_bad = is_bad
+        is_bad = rng.random() >= leave if is_bad else rng.random() < enter
+        return not was_bad
+
+    for place, is_doubled in enumerate(rng.random(count) < asked.duplicate_ratio):
+        copies[place] = arrives() if not is_doubled else 1 + (arrives() and arrives())
+    frames = sent(count)
+    return replace(frames, copies=copies, arrive_ns=np.where(copies > 0, frames.arrive_ns, NEVER))
+
+
+HIDDEN = "bursts are not told apart from other losses, or from another order: not judged"
+TOGETHER = "measured together with p1/n1 from-node"
+
+
+@pytest.mark.parametrize(
+    ("sender", "expected"),
+    [
+        (Impairment(loss_ratio=0.05), (PASS, f"{HIDDEN}; {TOGETHER}")),
+        (Impairment(delay_ns=20 * MS, jitter_ns=5 * MS), (PASS, f"{HIDDEN}; {TOGETHER}")),
+        (Impairment(delay_ns=20 * MS), (PASS, TOGETHER)),
+    ],
+    ids=["losses", "jitter", "a delay"],
+)
+def test_bursts_are_not_judged_through_what_hides_them(sender: Impairment, expected: tuple[Verdict, str]) -> None:
+    """The chain strikes the frames in the order in which they reach its port; the sender's jitter is uniform."""
+    count = 40_000
+    before_ns = sender.delay_ns + sender.jitter_ns * RNG(17).uniform(-1, 1, count)
+    frames = sent(count, every_ns=100_000, delay_ns=before_ns + 60_000)
+    is_lost = np.empty(count, np.bool_)
+    is_lost[np.argsort(frames.arrive_ns)] = gilbert_elliott(count, 0.1, 4.0, 5)
+    frames = lose(frames, is_lost | (RNG(18).random(count) < sender.loss_ratio))
+    (found,) = at(N2, frames, {"p1/n1": {"from-node": sender}, "p1/n2": {"to-node": BURSTY}})
+
+    assert accuracy.judge(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("port", "far"), [(N2, ("from-node", "p1/n1")), (("from-node", "p1/n2"), ("to-node", "p1/n1"))]
+)
+def test_bursts_are_in_the_order_in_which_frames_reach_the_port(port: Element, far: Element) -> None:
+    """Unicasts between n2 and the others by turns, of which n1 is 50 ms away."""
+    count, is_far = 40_000, np.arange(40_000) % 2 == 0
+    frames = replace(sent(count), peer=np.where(is_far, 0, 2), is_multicast=np.zeros(count, np.bool_))
+    frames = replace(frames, arrive_ns=frames.arrive_ns + 50 * MS * is_far)
+    is_lost = np.empty(count, np.bool_)
+    is_lost[np.argsort(frames.arrive_ns if port == N2 else frames.sent_ns, kind="stable")] = gilbert_elliott(
+        count, 0.1, 4.0, 5
+    )
+    asked = {far[1]: {far[0]: Impairment(delay_ns=50 * MS)}, "p1/n2": {port[0]: BURSTY}}
+    (found,) = at(port, lose(frames, is_lost), asked)
+
+    assert losses_of(found).burst_frames == pytest.approx(4.0, rel=0.1)
+
+
+def test_a_copy_ends_a_burst() -> None:
+    asked = replace(BURSTY, duplicate_ratio=0.2)
+    (found,) = to_n2(passed(asked, 40_000, 5), asked)
+
+    assert losses_of(found).burst_frames == pytest.approx(1 / (1 - 0.75 * 0.8), rel=0.05)
+    assert "bursts" not in accuracy.judge(found).text
+
+
+def test_damage_beside_bursts_hides_them() -> None:
+    asked = replace(BURSTY, corrupt_ratio=0.05)
+    frames = lose(sent(40_000), gilbert_elliott(40_000, 0.1, 4.0, 5) | (RNG(19).random(40_000) < 0.05))
+    (found,) = to_n2(replace(frames, damage=np.full(40_000, INTACT, np.int8)), asked)
+
+    assert accuracy.judge(found) == (PASS, f"{UNRECOGNISABLE}; {HIDDEN}")
+
+
 QUEUED_BURSTS = replace(BURSTY, rate_bps=10_000_000)
 MAY_HAVE_DROPPED = "a queue may have dropped some of the frames, so bursts of losses are not judged"
 
@@ -683,7 +840,7 @@ def test_bursts_are_judged_behind_a_queue_that_dropped_nothing(
     length: int, drops: dict[Element, int], expected: tuple[Verdict, str]
 ) -> None:
     """Each frame that is not lost leaves when the one before has passed, at 10 Mbit/s."""
-    frames = in_bursts(100, length)
+    frames = in_bursts(50, length)
     is_lost = frames.arrive_ns == NEVER
     sent_ns = 480_000 * np.cumsum(~is_lost)
     frames = arriving(replace(frames, sent_ns=sent_ns), np.where(is_lost, NEVER, sent_ns + MS))
@@ -717,12 +874,56 @@ def test_duplicates_are_counted_and_judged() -> None:
     assert accuracy.judge(unasked).verdict is FAIL
 
 
-def test_duplicates_beside_bursts_are_their_share_of_the_frames() -> None:
-    frames = lose(sent(10_000, every_ns=10_000), gilbert_elliott(10_000, 0.1, 4.0, 5))
-    frames.copies[(frames.copies > 0) & (RNG(7).random(10_000) < 0.05 * 0.9)] = 2
-    (found,) = to_n2(frames, replace(BURSTY, duplicate_ratio=0.05))
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("doubled", [0.05, 0.9])
+def test_duplicates_beside_bursts_are_their_share_of_the_frames(doubled: float, seed: int) -> None:
+    """Bursts strike them together, so they are no more evidence than the losses are."""
+    asked = Impairment(loss_ratio=0.3, loss_burst_frames=8.0, duplicate_ratio=doubled)
+    (found,) = to_n2(passed(asked, 10_000, seed), asked)
 
-    assert "arrived twice" not in accuracy.judge(found).text
+    assert accuracy.judge(found) == (PASS, "")
+
+
+LOSING = Impairment(loss_ratio=0.1)
+LOSING_BURSTS = replace(BURSTY, loss_burst_frames=8.0)
+QUEUEING = replace(NARROW, rate_bps=10**9)
+
+
+@pytest.mark.parametrize(
+    ("doubled", "lost", "receiver", "drops", "expected"),
+    [
+        (0.2, 0.0, CLEAR, {}, None),
+        (0.162, 0.1, CLEAR, {}, "16.2 % of the frames arrived twice, 20 % should"),
+        (0.162, 0.1, LOSING, {}, None),
+        (0.12, 0.1, LOSING, {}, "12 % of the frames arrived twice, 20 % should"),
+        (0.15, 0.1, LOSING_BURSTS, {}, None),
+        (0.162, 0.1, QUEUEING, {N2: 1000}, None),
+        (0.162, 0.1, QUEUEING, {}, None),
+        (0.162, 0.1, QUEUEING, {N2: 10}, "16.2 % of the frames arrived twice, 20 % should"),
+    ],
+    ids=[
+        "all arrive",
+        "some are lost, though no loss was asked for",
+        "the receiver's port loses each alone",
+        "the receiver's port does not lose so many",
+        "the receiver's port loses bursts, which are less evidence",
+        "its queue dropped as many",
+        "what its queue dropped is not known",
+        "its queue dropped fewer",
+    ],
+)
+def test_copies_of_a_sender_may_be_lost_further_on(
+    doubled: float, lost: float, receiver: Impairment, drops: dict[Element, int], expected: str | None
+) -> None:
+    """10,000 frames, of which these parts arrive twice and not at all."""
+    place = RNG(20).permutation(10_000)
+    copies = np.where(place < 10_000 * doubled, 2, np.where(place < 10_000 * (1 - lost), 1, 0))
+    frames = replace(lose(replace_peer(sent(10_000), 1), copies == 0), copies=copies)
+    asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=0.2)}, "p1/n2": {"to-node": receiver}}
+    (found,) = at(("from-node", "p1/n1"), frames, asked, queue_drops=drops)
+
+    text = accuracy.judge(found).text
+    assert expected in text if expected is not None else "arrived twice" not in text
 
 
 def test_the_rate_of_an_overrun_queue_is_measured_while_it_is_busy() -> None:
@@ -1234,6 +1435,30 @@ def test_a_cut_lets_no_frame_pass_while_it_lasts(
     assert accuracy.judge(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("delay_ms", "sender", "stall_ms", "leaked"),
+    [
+        (0, CLEAR, 0, 211),
+        (100, CLEAR, 0, 111),
+        (0, NARROW, 0, 0),
+        (0, CLEAR, 10, 191),
+    ],
+    ids=["at once", "behind a delay", "behind a queue that may have kept them", "behind a stall and its backlog"],
+)
+def test_a_cut_holds_no_frame_back_until_its_end(delay_ms: int, sender: Impairment, stall_ms: int, leaked: int) -> None:
+    """One frame per millisecond. Those sent from 502 to 735 ms leave the cut as it ends, at 737 ms. A frame may take
+    20 ms longer than its delay.
+    """
+    frames = sent(1000, delay_ns=delay_ms * MS + 100_000)
+    is_held = (frames.sent_ns >= 502 * MS) & (frames.sent_ns < 735 * MS)
+    frames = arriving(frames, np.where(is_held, (737 + delay_ms) * MS, frames.arrive_ns))
+    asked = {"p1/n2": {"to-node": Impairment(delay_ns=delay_ms * MS)}, "p1/n1": {"from-node": sender}}
+    stalls = stalls_with_backlog([(start * MS, (start + stall_ms) * MS) for start in (100, 600, 900)])
+    (found,) = at(N2, frames, asked, *cut_for(235), stalls=stalls)
+
+    assert found.leaked == leaked
+
+
 def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
     (found,) = to_n2(sent(1000), CLEAR, CUT)
     assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
@@ -1282,6 +1507,21 @@ def test_each_sender_is_heard_again_after_a_cut(
 
     remark = accuracy.judge(found)
     assert remark == expected if expected is not None else "after the end of a cut" not in remark.text
+
+
+@pytest.mark.parametrize(("heals", "expected"), [(True, None), (False, (FAIL, SILENT.format(1080)))])
+def test_a_sender_is_heard_again_after_each_of_its_cuts(heals: bool, expected: tuple[Verdict, str] | None) -> None:
+    """Cuts end at 600 and 900 ms; the frames since 800 ms are lost if the second does not heal."""
+    frames = sent(2000)
+    is_cut = (frames.sent_ns >= 502 * MS) & (frames.sent_ns < 600 * MS)
+    is_cut |= (frames.sent_ns >= 802 * MS) & ((frames.sent_ns < 900 * MS) | (not heals))
+    later = [
+        replace(one, id=one.id + 2, until_id=one.until_id and 3, issued_ns=at_ns, effective_ns=at_ns + 2 * MS)
+        for one, at_ns in zip(cut_for(98), (800 * MS, 898 * MS), strict=True)
+    ]
+    (found,) = to_n2(lose(frames, is_cut), CLEAR, *cut_for(98), *later, last_ns=2020 * MS)
+
+    assert accuracy.judge(found) == (expected or (PASS, ""))
 
 
 def test_a_sender_that_is_silent_later_than_after_a_cut_has_lost_frames() -> None:
