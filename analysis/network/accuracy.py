@@ -625,6 +625,7 @@ def _chance_of_few_runs(runs: int, lost: int, frames: int) -> float:
 
 
 def _chance_of_many_runs(runs: int, lost: int, frames: int) -> float:
+    """Chance of so many runs, if any `lost` of the frames are lost."""
     kept = frames - lost
     term, total = 1.0, 0.0
     for r in range(runs, min(lost, kept + 1) + 1):

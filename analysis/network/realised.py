@@ -617,7 +617,7 @@ def _harm(
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
     ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
-    # What a receiver's port damages arrives at that port alone.
+    # Frames that a receiver's port damages arrive at that port alone.
     passed = {element for part in parts for element, _ in part.path.elements}
     return Harm(
         damaged=damaged,
