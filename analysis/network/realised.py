@@ -663,8 +663,10 @@ def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) ->
 
 def _passed(parts: Sequence[_Part], element: Element, samples: Samples, interval: _Interval) -> Samples:
     """All frames of these parts' kind in the interval, also those that were under way while their path was changed:
-    they pass the queue, too. Towards a node those that arrived, by the arrival; from a node those that were sent.
+    they pass the queue, too. Towards a node those that arrived, by the arrival; from a node those that were sent. They
+    are in the order of their arrivals.
     """
+    samples = samples.select(np.argsort(samples.arrive_ns, kind="stable"))
     if element[0] == TO_NODE:
         until_ns = max([interval.until_ns, *(int(part.samples.arrive_ns.max(initial=NEVER)) + 1 for part in parts)])
         is_wanted = (samples.arrive_ns >= interval.from_ns) & (samples.arrive_ns < until_ns)
@@ -718,7 +720,6 @@ def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impa
         return None
     is_whole = element[0] == TO_NODE or _is_all(usable, passed, lambda samples: samples.sent_ns)
     passed = passed.select(passed.arrive_ns != NEVER)
-    passed = passed.select(np.argsort(passed.arrive_ns, kind="stable"))
     ready_ns = [part.samples.sent_ns + part.rest.delay_ns + asked.delay_ns + asked.jitter_ns for part in usable]
     queued_ns = np.concatenate([_arrived(ready, part) for ready, part in zip(ready_ns, usable, strict=True)])
     arrive_ns = _of_arrived(usable, lambda part: part.samples.arrive_ns)
@@ -749,7 +750,6 @@ def _ahead_ns(parts: Sequence[_Part], passed: Samples, asked: Impairment) -> flo
     """
     if asked.rate_bps is None or asked.reorder_ratio or asked.jitter_ns or not len(passed):
         return 0.0
-    passed = passed.select(np.argsort(passed.arrive_ns, kind="stable"))
     known = [part for part in parts if not part.rest.has_queue and not part.rest.has_jitter]
     arrive_ns = _of_arrived(known, lambda part: part.samples.arrive_ns)
     order = np.argsort(arrive_ns, kind="stable")
