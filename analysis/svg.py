@@ -121,8 +121,7 @@ def path(data: str, class_: str, *children: str) -> Markup:
 
 def coordinate(value: float) -> str:
     """At most one decimal: a tenth of a pixel is finer than any screen."""
-    rounded = f"{value:.1f}"
-    return rounded[:-2] if rounded.endswith(".0") else rounded
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def polyline(points: Iterable[Point | None]) -> str:

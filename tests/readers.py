@@ -418,37 +418,37 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
     whole = files.read_run(run)
     summaries = [_dumped(whole.summary), _of_others(whole.summary)]
     (run / "summary.json").write_bytes(summaries[1])
-    nodes = files.read_run(run).nodes
-    # A page takes long: what neither the manifest nor the faults change is left out.
-    rest = {
-        name: value for name, value in whole.summary.items() if name not in ("views", "calls", *report_runs.REPORTED)
-    }
+    # A page takes long: what the changed file does not reach is short, and only faults need the network.
+    nodes = files.read_run(run).nodes[:2]
     sound = {name: (run / name).read_bytes() for name in ("manifest.json", "faults.jsonl")}
-    put = _with_one(run, {**sound, "summary.json": _dumped(rest)})
+    bare = folder / "bare"
+    bare.mkdir()
+    put = _with_one(run, {**sound, "summary.json": _dumped({"verdict": "pass", "faults": whole.summary["faults"]})})
+    put_bare = _with_one(bare, {**sound, "summary.json": _dumped(_short(whole.summary))})
     tables = folder / "tabled" / "tables"
     tables.mkdir(parents=True)
     (run / "tables").rename(folder / "tables")  # they are read once, as reading takes as long as drawing
     record, rows, points = folder / "campaigns.json", folder / "claims.json", folder / "sweep-1.json"
 
-    def with_file(name: str, read: Callable[[], object]) -> Callable[[bytes], object]:
-        def read_one(data: bytes) -> object:
-            put(name, data)
-            return read()
-
-        return read_one
-
-    def show() -> object:
+    def show(data: bytes) -> object:
+        put_bare("summary.json", data)
         console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), width=100)
-        console.print(terminal.results(read_summary(run), read_manifest(run)))
-        return verdicts_of(run)
+        console.print(terminal.results(read_summary(bare), read_manifest(bare)))
+        return verdicts_of(bare)
 
-    def write_page() -> object:
-        found = dataclasses.replace(files.read_run(run), latency=whole.latency, traffic=whole.traffic, cdf=whole.cdf)
-        if is_foreign(found.summary):
-            found = dataclasses.replace(found, nodes=nodes)
-        if mapping(found.summary.get("ordering")):
-            found = dataclasses.replace(found, rollbacks=whole.rollbacks)
-        return page.render(found).encode("utf-8")
+    def page_with(name: str, put: Callable[[str, bytes], None], run: Path) -> Callable[[bytes], object]:
+        def write(data: bytes) -> object:
+            put(name, data)
+            found = dataclasses.replace(files.read_run(run), latency=whole.latency[:2])
+            if name == "summary.json":
+                found = dataclasses.replace(found, cdf=whole.cdf[:2])
+            if is_foreign(found.summary):
+                found = dataclasses.replace(found, nodes=nodes)
+            if mapping(found.summary.get("ordering")):
+                found = dataclasses.replace(found, rollbacks=whole.rollbacks[:2])
+            return page.render(found).encode("utf-8")
+
+        return write
 
     def read_record(data: bytes) -> object:
         record.write_bytes(data)
@@ -481,11 +481,11 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
     point = {"variant": {"load.rate": 5}, "given": {"rate_per_s": 5.0}, "verdict": "pass", "directory": "1-x"}
     row = {"point": 1, "seed": 2, "verdict": "pass", "events": 5, "seconds": 0.5, "given": {"rate_per_s": 5.0}}
     return {
-        "results-shown": Reader(with_file("summary.json", show), summaries, (InputError,), WORDS),
-        "report-of-a-summary": Reader(with_file("summary.json", write_page), summaries, (), WORDS),
-        "report-of-a-manifest": Reader(with_file("manifest.json", write_page), [sound["manifest.json"]], (), WORDS),
+        "results-shown": Reader(show, summaries, (InputError,), WORDS),
+        "report-of-a-summary": Reader(page_with("summary.json", put_bare, bare), summaries, (), WORDS),
+        "report-of-a-manifest": Reader(page_with("manifest.json", put_bare, bare), [sound["manifest.json"]], (), WORDS),
         "report-of-faults": Reader(
-            with_file("faults.jsonl", write_page), [sound["faults.jsonl"], report_runs.other_faults()], (), WORDS
+            page_with("faults.jsonl", put, run), [sound["faults.jsonl"], report_runs.other_faults()], (), WORDS
         ),
         "record-of-campaigns": Reader(read_record, [_dumped([dataclasses.asdict(entry)])], (InputError,), WORDS),
         "record-of-claims": Reader(read_claims, [_dumped([claim.as_dict()])], (InputError,), WORDS),
@@ -495,6 +495,13 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
         ),
         "table-of-a-report": Reader(read_table, _parquet(_series(folder / "tables")), ()),
     }
+
+
+def _short(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is shown together with the manifest or with its phases, once each."""
+    kept = ("verdict", "reasons", "messages", "load", "capture", "health")
+    ordering = summary["ordering"] | {name: summary["ordering"][name][:2] for name in ("epochs", "series")}
+    return {**{name: summary[name] for name in kept}, "links": summary["links"][:1], "ordering": ordering}
 
 
 def _of_others(summary: Mapping[str, Any]) -> bytes:
