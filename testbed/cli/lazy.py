@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from testbed.run import perform as perform
     from testbed.run import sweep as sweep
     from testbed.run import watch as watch
+    from testbed.rundir import manifest as manifest
 
     diagrams, fuzz, fuzz_listing, runtimes = _diagrams, _fuzz, _fuzz_listing, _runtimes
 
@@ -45,6 +46,7 @@ _MODULES = {
     "inputs": "analysis.inputs",
     "listings": "testbed.cli.listings",
     "live": "testbed.live",
+    "manifest": "testbed.rundir.manifest",
     "page": "analysis.report.page",
     "perform": "testbed.run.perform",
     "runtimes": "netem.runtimes.base",

@@ -9,6 +9,7 @@ import dataclasses
 import signal
 import sys
 import traceback
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -89,6 +90,24 @@ def main() -> None:
         # Python would leave with 1, which says that a verdict failed.
         traceback.print_exc()
         _stop("this is a bug of orderbed; please report it with the lines above", ExitCode.UNKNOWN)
+
+
+def _print_version(is_asked: bool) -> None:
+    if not is_asked:
+        return
+    revision = lazy.manifest.git_revision()
+    sys.stdout.write(f"orderbed {metadata.version('orderbed')}{f', commit {revision}' if revision else ''}\n")
+    raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and the commit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Options without a command."""
 
 
 @app.command(rich_help_panel=Panel.EXPERIMENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,18 @@ from testbed.console import ExitCode
 from testbed.paths import EXPERIMENTS
 from testbed.run import dry
 from testbed.run import perform as run
+from testbed.rundir.manifest import git_revision
 from testbed.spec.experiment import load
 from tests import report_runs
 from tests.testbed.orderbed_command import POWERLESS, assert_good, inside, orderbed, refused, write_experiment
 from topologies.formats.errors import InputError
+
+
+def test_the_version_names_the_commit() -> None:
+    done = inside("--version")
+    assert done.code == 0, done.err
+    revision = git_revision()  # None if git refuses a checkout of another user
+    assert done.out == f"orderbed {metadata.version('orderbed')}{f', commit {revision}' if revision else ''}\n"
 
 
 def test_claims_can_be_listed_without_running() -> None:
