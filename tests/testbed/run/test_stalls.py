@@ -25,6 +25,7 @@ priority, take_ns, period_ns, times = map(int, sys.argv[1:])
 if priority:
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
 print("ready", flush=True)
+sys.stdin.readline()
 for _ in range(times):
     time.sleep((period_ns - time.monotonic_ns() % period_ns) / 1e9)  # all processors at once
     start_ns = time.monotonic_ns()
@@ -41,13 +42,21 @@ def processors_taken(*, priority: int, times: int, every_ns: int) -> Iterator[li
     """Take all processors at once, `times` times for TAKEN_NS."""
     argv = [sys.executable, "-S", "-c", TAKER, *map(str, (priority, TAKEN_NS, every_ns, times))]
     takers = [
-        subprocess.Popen(["taskset", "-c", str(processor), *argv], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            ["taskset", "-c", str(processor), *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for processor in sorted(os.sched_getaffinity(0))
     ]
     try:
         for taker in takers:
             assert taker.stdout is not None
             assert taker.stdout.readline() == "ready\n"
+        for (
+            taker
+        ) in takers:  # none begins before: `readline` may take what follows, and `communicate` would not have it
+            assert taker.stdin is not None
+            taker.stdin.write("go\n")
+            taker.stdin.flush()
         yield takers
     finally:
         for taker in takers:
