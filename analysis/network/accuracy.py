@@ -675,7 +675,9 @@ def _rate(realised: Realised) -> Iterator[Remark]:
     asked_bps, rate = realised.asked.rate_bps, realised.rate
     if realised.ahead_ns > EARLY_NS:
         yield Remark(Verdict.FAIL, f"frames left up to {_ms(realised.ahead_ns)} before {asked_bps} bit/s allow it")
-    if asked_bps is None or rate is None or rate.bps >= (1 - RATE_TOLERANCE) * asked_bps:
+    if realised.rate_unjudged:
+        yield Remark(Verdict.UNKNOWN, f"{realised.rate_unjudged}, so it is not judged")
+    elif asked_bps is None or rate is None or rate.bps >= (1 - RATE_TOLERANCE) * asked_bps:
         yield from _rate_reached(None if rate is None else rate.bps, asked_bps)
     elif not rate.seen:
         yield Remark(Verdict.UNKNOWN, "not all frames that left the queue are seen, so a low rate is not judged")
