@@ -29,6 +29,7 @@ from analysis.network.realised import (
     Delays,
     Ints,
     Mask,
+    Rate,
     ahead_ns,
     delays_of,
     lasting_backlogs,
@@ -64,20 +65,6 @@ class Passages(NamedTuple):
             is_seen=self.is_seen[rows],
             is_certain=self.is_certain[rows],
         )
-
-
-class Rate(NamedTuple):
-    """Least and greatest rate that the capture allows, in bit/s: the same if every frame is seen."""
-
-    least_bps: float
-    most_bps: float
-
-    @property
-    def middle_bps(self) -> float:
-        return (self.least_bps + self.most_bps) / 2
-
-    def nearest_bps(self, asked_bps: int) -> float:
-        return min(max(self.least_bps, asked_bps), self.most_bps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +145,7 @@ def measured(
 def _rate(found: Passages, seen: npt.NDArray[np.intp], stalls: Ints) -> Rate | None:
     """Bits over the time between departures, of frames that left while one of the partition's nodes waited."""
     leave_ns = found.leave_ns[seen]
-    is_busy = lasting_backlogs(leave_ns, found.ready_ns[seen], found.length[seen], stalls=stalls)
+    is_busy = lasting_backlogs(leave_ns, found.ready_ns[seen], stalls)
     time_ns = int(np.diff(leave_ns)[is_busy].sum())
     if int(is_busy.sum()) < ENOUGH_FRAMES or time_ns <= 0:
         return None

@@ -19,12 +19,13 @@ import numpy.typing as npt
 
 from analysis.network import asked_delays
 from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
-from collector.records import ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
+from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
@@ -58,6 +59,8 @@ seen."""
 RATE_TOLERANCE = 0.05
 """Part by which a rate may differ from the one asked for."""
 
+KEY_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + ENVELOPE_DTYPE.itemsize
+"""A frame is recognised by these bytes at its beginning."""
 LEAST_TRACE_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + TRACE_HEADER_DTYPE.itemsize
 
 CLOCKS_NS = 1_000_000
@@ -164,11 +167,18 @@ class Losses(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Bits that were seen to leave a queue, over the time that they took."""
+    """Least and greatest rate that the capture allows, in bit/s: the same if every frame is seen."""
 
-    bps: float
-    seen: float
-    """Least part of the bits that is seen, if the rate is as asked; 0: not known."""
+    least_bps: float
+    most_bps: float
+    """Infinite: any number of frames may have left unseen."""
+
+    @property
+    def middle_bps(self) -> float:
+        return self.least_bps if math.isinf(self.most_bps) else (self.least_bps + self.most_bps) / 2
+
+    def nearest_bps(self, asked_bps: int) -> float:
+        return min(max(self.least_bps, asked_bps), self.most_bps)
 
 
 class StillCut(NamedTuple):
@@ -727,35 +737,58 @@ class _Departures(NamedTuple):
     ready_ns: Ints
     """Latest time at which the frame entered; NEVER: not known."""
     length: Ints
-    copies: Ints
+    copied: Ints
+    """Bytes of its copies, which follow it."""
+    least_seen: Floats
+    """Part of such frames that is seen at least."""
+    most_seen: Floats
 
     def select(self, rows: Mask) -> _Departures:
-        return _Departures(*(column[rows] for column in self))
+        return _Departures._make(column[rows] for column in self)
 
 
 def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impairment) -> Rate | None:
     """Bits over the time between departures, in backlogs that last: of any frame, also one of which it is not known
-    when it entered. A copy follows the frame.
+    when it entered. Losses behind the queue and damages hide frames.
     """
     is_last = element[0] == TO_NODE
     usable = [part for part in parts if len(part) and not part.rest.has_queue and (is_last or not part.rest.has_jitter)]
     if asked.rate_bps is None or not usable:
         return None
-    is_whole = is_last or _is_all(usable, passed, lambda samples: samples.sent_ns)
-    left = _departures(usable, passed if is_last else None)
+    is_whole = is_last or (
+        all(part.rest.survival for part in usable) and _is_all(usable, passed, lambda samples: samples.sent_ns)
+    )
+    left = _departures(usable, asked, passed if is_last else None)
     if asked.reorder_ratio:
         # A frame that has not waited may have skipped the queue, and so may one that entered at an unknown time.
         is_whole = is_whole and NEVER not in left.ready_ns
         left = left.select((left.ready_ns != NEVER) & (left.ready_ns + LATE_NS < left.leave_ns))
-    is_busy = lasting_backlogs(left.leave_ns, left.ready_ns, left.length, at_once_bytes=bucket_bytes(asked.rate_bps))
+    is_busy = lasting_backlogs(left.leave_ns, left.ready_ns)
     time_ns = int(np.diff(left.leave_ns)[is_busy].sum())
-    frames = int(is_busy.sum())
-    if frames < BUSY_FRAMES or time_ns <= 0:
+    if int(is_busy.sum()) < BUSY_FRAMES or time_ns <= 0:
         return None
-    # Copies that were made behind the queue did not pass it.
-    copied = (left.copies - 1) * left.length if is_last else np.zeros(len(left.length), np.int64)
-    bits = float(8 * (left.length[1:] + copied[:-1])[is_busy].sum())
-    return Rate(bits * 1e9 / time_ns, _least_seen(usable, element, frames, asked) if is_whole else 0.0)
+    # A row ends with a frame that is seen in any case. Of those before it a part is.
+    is_end = is_busy & ~np.append(is_busy[1:], False)
+    last_bytes = float(left.length[1:][is_end].sum())
+    between = np.where(is_end, 0, left.length[1:]) + left.copied[:-1]
+    least, most = _bytes_between(between[is_busy], left, is_busy, [] if is_last else usable)
+    per_byte = 8e9 / time_ns
+    return Rate(per_byte * (last_bytes + least), per_byte * (last_bytes + most) if is_whole else math.inf)
+
+
+def _bytes_between(seen: Ints, left: _Departures, is_busy: Mask, lossy: Sequence[_Part]) -> tuple[float, float]:
+    """Fewest and most bytes that left, of which these were seen. `lossy`: parts whose frames may be lost behind."""
+    least_seen, most_seen = left.least_seen[1:][is_busy], left.most_seen[1:][is_busy]
+    if least_seen.min() == 1.0:
+        return float(seen.sum()), float(seen.sum())
+    if not seen.any():
+        return 0.0, math.inf
+    sent = seen / least_seen
+    frames = int(sent.sum() ** 3 / (sent**2).sum() / seen.sum())  # Large ones are fewer for as many bytes.
+    trials = min([frames, *(independent_trials(frames, one) for part in lossy for _, one in part.rest.elements)])
+    shares = seen.sum() / sent.sum(), seen.sum() / (seen / most_seen).sum()
+    low, high = (wilson(share * trials, trials, deviations=asked_delays.DEVIATIONS) for share in shares)
+    return float(seen.sum() / high[1]), float(seen.sum() / low[0]) if low[0] > 0 else math.inf
 
 
 def _rate_unjudged(parts: Sequence[_Part], element: Element, asked: Impairment) -> str:
@@ -773,7 +806,7 @@ def _rate_unjudged(parts: Sequence[_Part], element: Element, asked: Impairment) 
     return ""
 
 
-def _departures(parts: Sequence[_Part], passed: Samples | None) -> _Departures:
+def _departures(parts: Sequence[_Part], asked: Impairment, passed: Samples | None) -> _Departures:
     """Frames that left a queue towards a node, of all that passed it, or, without those, one from a node."""
 
     def ready_ns(part: _Part) -> Ints:
@@ -782,16 +815,45 @@ def _departures(parts: Sequence[_Part], passed: Samples | None) -> _Departures:
 
     if passed is not None:
         passed = passed.select(passed.arrive_ns != NEVER)
-        return _Departures(passed.arrive_ns, _entered(parts, passed, ready_ns), passed.length, passed.copies)
-    columns = (
-        lambda part: part.samples.arrive_ns - part.rest.delay_ns,
+        ready = _entered(parts, passed, ready_ns)
+        copied = (passed.copies - 1) * passed.length
+        paths = dict.fromkeys(part.path for part in parts)
+        kept = np.min([_recognised(path, passed.length, path.duplicate_ratio) for path in paths], axis=0)
+        return _Departures(passed.arrive_ns, ready, passed.length, copied, kept, np.ones(len(passed)))
+    every = [_departures_of(part, asked.duplicate_ratio, _arrived(ready_ns(part), part)) for part in parts]
+    columns = [np.concatenate(column) for column in zip(*every, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return _Departures._make(column[order] for column in columns)
+
+
+def _departures_of(part: _Part, own: float, ready_ns: Ints) -> _Departures:
+    """Frames from a node, in any order, of which the part `own` is sent twice. Copies that are made behind the queue
+    are not told from those that passed it; then the first arrivals alone count.
+    """
+    behind = part.rest.duplicate_ratio
+    losses = [one for _, one in part.rest.elements if one.loss_ratio]
+    most = math.prod(1.0 - one.loss_ratio * (1.0 - behind) for one in losses)
+    length = _arrived(part.samples.length, part)
+    least = part.rest.survival * _recognised(part.path, length, own) / (1.0 + own if behind else 1.0)
+    return _Departures(
+        _arrived(part.samples.arrive_ns, part) - part.rest.delay_ns,
         ready_ns,
-        lambda part: part.samples.length,
-        lambda part: part.samples.copies,
+        length,
+        (_arrived(part.samples.copies, part) - 1) * length * (not behind),
+        np.maximum(least, 1e-9),
+        # Frames near one that is seen are seen more often than others if losses come in bursts.
+        np.full(len(length), 1.0 if any(one.loss_burst_frames > 1.0 for one in losses) else most),
     )
-    every = _Departures(*(_of_arrived(parts, column) for column in columns))
-    order = np.argsort(every.leave_ns, kind="stable")
-    return _Departures(*(column[order] for column in every))
+
+
+def _recognised(path: Path, length: Ints, copied: float) -> Floats:
+    """Least part of the frames of these lengths that is not damaged beyond recognition, or refused by a router: a bit
+    is flipped anywhere. Of copies those that are damaged do not count.
+    """
+    hidden = np.ones(len(length)) if copied else np.minimum(1.0, KEY_BYTES / np.maximum(1, length))
+    return np.asarray(
+        np.prod([np.ones(len(length)), *(1.0 - one.corrupt_ratio * hidden for _, one in path.elements)], axis=0)
+    )
 
 
 def _entered(parts: Sequence[_Part], passed: Samples, ready_ns: Callable[[_Part], Ints]) -> Ints:
@@ -803,22 +865,17 @@ def _entered(parts: Sequence[_Part], passed: Samples, ready_ns: Callable[[_Part]
     return found
 
 
-def lasting_backlogs(
-    leave_ns: Ints, ready_ns: Ints, length: Ints, *, at_once_bytes: int = 0, stalls: Ints = NO_STALLS
-) -> Mask:
-    """The gaps between departures in which a frame waited that entered before, of those that lie in a row of at least
-    BACKLOG_NS. A row begins when so many bytes have left as may pass at once, and has no part in a stall: frames that
-    come late out of a stall come all at once. `ready_ns`: latest time of entry; NEVER: not known.
+def lasting_backlogs(leave_ns: Ints, ready_ns: Ints, stalls: Ints = NO_STALLS) -> Mask:
+    """The gaps between departures in which a frame waited that entered LATE_NS before, of those that lie in a row of at
+    least BACKLOG_NS: a token bucket that lets a frame wait is empty. A row has no part in a stall: frames that come
+    late out of a stall come all at once. `ready_ns`: latest time of entry; NEVER: not known.
     """
     waiting_ns = np.minimum.accumulate(np.where(ready_ns == NEVER, FOREVER_NS, ready_ns)[::-1])[::-1]
     is_busy = waiting_ns[1:] + LATE_NS < leave_ns[:-1]
     if len(stalls):
         place = np.searchsorted(stalls[:, 0], leave_ns[1:] + WITNESS_NS, "right") - 1
         is_busy &= (place < 0) | (stalls[np.maximum(place, 0), 1] < leave_ns[:-1])
-    row = np.cumsum(~is_busy)  # A gap that is not busy begins a row, with the frame at its end.
-    first = np.append(0, np.flatnonzero(~is_busy) + 1)
-    left_bytes = np.cumsum(length)
-    is_busy &= left_bytes[:-1] - (left_bytes - length)[first[row]] >= at_once_bytes
+    row = np.cumsum(~is_busy)  # A gap that is not busy begins a row.
     total_ns = np.bincount(row, weights=np.where(is_busy, np.diff(leave_ns), 0))
     return np.asarray(is_busy & (total_ns[row] >= BACKLOG_NS))
 
@@ -860,12 +917,3 @@ def ahead_ns(leave_ns: Ints, ready_ns: Ints, length: Ints, rate_bps: int) -> flo
     passed_ns = np.cumsum(bits_ns)
     earliest_ns = passed_ns + np.maximum.accumulate((begin_ns - origin_ns) - (passed_ns - bits_ns))
     return float(np.percentile(earliest_ns - (leave_ns - origin_ns), 99))
-
-
-def _least_seen(parts: Sequence[_Part], element: Element, frames: int, asked: Impairment) -> float:
-    """Least part of so many frames in a queue that is neither lost behind it nor beyond recognition."""
-    is_last = element[0] == TO_NODE
-    kept = [(1.0 if is_last else part.rest.survival) * (1.0 - part.path.corrupt_ratio) for part in parts]
-    trials = min(independent_trials(frames, one) for part in parts for _, one in part.path.elements)
-    least = 1.0 if min(kept) == 1.0 else wilson(min(kept) * trials, trials, deviations=asked_delays.DEVIATIONS)[0]
-    return least if is_last else least / (1.0 + asked.duplicate_ratio)

@@ -246,6 +246,83 @@ def test_another_rate_fails(element: Element, ports: Ports, sending: list[Sendin
     assert verdicts == dict.fromkeys(verdicts, FAIL) | {1.0: PASS}
 
 
+FIFTH, HALF = Impairment(loss_ratio=0.2), Impairment(loss_ratio=0.5)
+TRICKLE = replace(LONG, rate_bps=3_000_000)
+MANY, LARGE = bursts(200, 1000, 30), bursts(200, 1000, 30, 1000)
+
+
+@pytest.mark.parametrize(
+    ("element", "ports", "sending", "factors"),
+    [
+        (FROM_N1, {FROM_N1: LONG, TO_N2: FIFTH}, MANY, (0.8, 1.25)),
+        (FROM_N1, {FROM_N1: LONG, TO_N2: HALF}, MANY, (0.7, 1.4)),
+        (FROM_N1, {FROM_N1: TRICKLE, TO_N2: HALF}, bursts(12, 1000, 200, 1400), (0.8, 1.25)),
+        (FROM_N1, {FROM_N1: LONG, TO_N2: replace(FIFTH, loss_burst_frames=4)}, MANY, (0.7, 1.4)),
+        (FROM_N1, {FROM_N1: replace(LONG, duplicate_ratio=0.2)}, MANY, (0.9, 1.1)),
+        (FROM_N1, {FROM_N1: replace(LONG, duplicate_ratio=1.0), TO_N2: FIFTH}, MANY, (0.8, 1.25)),
+        (FROM_N1, {FROM_N1: LONG, TO_N2: Impairment(duplicate_ratio=0.5, loss_ratio=0.2)}, MANY, (0.8, 1.25)),
+        (
+            FROM_N1,
+            {FROM_N1: replace(LONG, duplicate_ratio=0.5), TO_N2: Impairment(duplicate_ratio=0.5)},
+            MANY,
+            (0.8, 1.7),
+        ),
+        (FROM_N1, {FROM_N1: LONG, TO_N2: Impairment(corrupt_ratio=0.3)}, LARGE, (0.85, 1.1)),
+        (TO_N2, {TO_N2: replace(LONG, corrupt_ratio=0.3)}, LARGE, (0.85, 1.1)),
+        (TO_N2, {TO_N2: replace(LONG, corrupt_ratio=0.5)}, LARGE, (0.85, 1.1)),
+        (
+            TO_N2,
+            {TO_N2: replace(LONG, corrupt_ratio=0.2), FROM_N1: Impairment(duplicate_ratio=0.5)},
+            LARGE,
+            (0.7, 1.25),
+        ),
+    ],
+    ids=[
+        "a fifth lost behind",
+        "half lost behind",
+        "half of few large frames lost behind",
+        "losses in bursts behind",
+        "own copies",
+        "own copies, of which a fifth is lost behind",
+        "copies and losses behind",
+        "own copies and others",
+        "damage behind",
+        "own damage",
+        "more own damage",
+        "own damage, and copies of the sender",
+    ],
+)
+def test_another_rate_fails_beside_frames_that_are_not_seen(
+    element: Element, ports: Ports, sending: list[Sending], factors: tuple[float, float]
+) -> None:
+    rate_bps = ports[element].rate_bps
+    assert rate_bps is not None
+    frames = Simulated(ports, sending)
+    verdicts = {}
+    for factor in (*factors, 1.0):
+        asked = ports | {element: replace(ports[element], rate_bps=int(rate_bps / factor))}
+        found = replace(frames.measured(element, asked), ahead_ns=0.0)
+        verdicts[factor] = rate_of(found)[0]
+    assert verdicts == dict.fromkeys(factors, FAIL) | {1.0: PASS}
+    assert found.rate is not None
+    assert found.rate.least_bps <= found.rate.most_bps
+
+
+@pytest.mark.parametrize(("burst", "frames"), [(1, 60), (20, 200)])
+def test_chance_alone_makes_no_rate_another(burst: int, frames: int) -> None:
+    """Half of the frames are lost behind the queue."""
+    ports = {FROM_N1: LONG, TO_N2: replace(HALF, loss_burst_frames=burst)}
+    sending = bursts(frames, 1000, 7)
+    found = [Simulated(ports, sending, seed=seed).measured(FROM_N1, ports) for seed in range(12)]
+    assert [rate_of(one)[0] for one in found] == [PASS] * 12
+
+
+def test_frames_that_all_are_lost_may_have_left_at_any_rate() -> None:
+    ports = {FROM_N1: LONG, ("to-node", "p1/n3"): Impairment(loss_ratio=1.0)}
+    found = Simulated(ports, UNICASTS).measured(FROM_N1, ports)
+    assert rate_of(found) == (UNKNOWN, "not all frames that left the queue are seen, so a low rate is not judged")
+
+
 def drawn(rng: np.random.Generator, with_rate: float) -> Impairment:
     """An impairment that does not make more of a port's frames."""
     one = CLEAR
