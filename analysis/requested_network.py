@@ -74,6 +74,9 @@ class Path:
         """The rest of the path, for a measurement at one element."""
         return Path(elements=tuple(pair for pair in self.elements if pair[0] != element), buses=self.buses)
 
+    def only(self, element: Element) -> Path:
+        return Path(elements=tuple(pair for pair in self.elements if pair[0] == element))
+
     @property
     def is_clear(self) -> bool:
         return not self.buses and all(impairment.is_clear for _, impairment in self.elements)

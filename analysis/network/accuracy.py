@@ -35,6 +35,7 @@ from analysis.network.realised import (
     Delays,
     Ints,
     Losses,
+    Rate,
     Realised,
     Samples,
     independent_trials,
@@ -200,7 +201,7 @@ def _row(element: Element, realised: Realised) -> LinkRow:
         **dict(zip(("loss_ratio", "loss_low", "loss_high", "loss_burst_frames"), loss, strict=True)),
         "duplicate_ratio": None if losses is None else losses.duplicated / losses.frames,
         "corrupt_ratio": None if losses is None or losses.harm is None else losses.harm.damaged_ratio,
-        "rate_bps": None if realised.rate is None else realised.rate.bps,
+        "rate_bps": None if realised.rate is None else realised.rate.middle_bps,
         "verdict": remark.verdict.value,
         "reason": remark.text,
     }
@@ -293,10 +294,7 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
     if found.unjudged:
         yield Remark(Verdict.PASS, f"{found.unjudged} neither the rate that is reached nor the queue is judged")
         return
-    yield from _rate_reached(None if found.rate is None else found.rate.nearest_bps(asked_bps), asked_bps)
-    if found.rate is not None and found.rate.least_bps < found.rate.most_bps:
-        bounds = f"between {found.rate.least_bps:.0f} and {found.rate.most_bps:.0f} bit/s"
-        yield Remark(Verdict.PASS, f"the rate lies {bounds}, as some frames are not seen to leave")
+    yield from _rate_reached(found.rate, asked_bps)
     yield from _overlong_wait(found.delays, found.longest_wait_ns)
     if not found.dropped:
         return
@@ -671,27 +669,28 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 
 def _rate(realised: Realised) -> Iterator[Remark]:
-    """A rate that is too low may be that of the frames that are seen."""
     asked_bps, rate = realised.asked.rate_bps, realised.rate
     if realised.ahead_ns > EARLY_NS:
         yield Remark(Verdict.FAIL, f"frames left up to {_ms(realised.ahead_ns)} before {asked_bps} bit/s allow it")
-    if asked_bps is None or rate is None or rate.bps >= (1 - RATE_TOLERANCE) * asked_bps:
-        yield from _rate_reached(None if rate is None else rate.bps, asked_bps)
-    elif not rate.seen:
-        yield Remark(Verdict.UNKNOWN, "not all frames that left the queue are seen, so a low rate is not judged")
-    elif rate.bps < (1 - RATE_TOLERANCE) * asked_bps * rate.seen:
-        yield from _rate_reached(rate.bps, asked_bps)
-    else:
-        yield Remark(Verdict.PASS, "the rate is that of the frames that were not lost behind the queue")
+    if realised.rate_unjudged:
+        yield Remark(Verdict.UNKNOWN, f"{realised.rate_unjudged}, so it is not judged")
+    elif asked_bps is not None:
+        yield from _rate_reached(rate, asked_bps)
 
 
-def _rate_reached(rate_bps: float | None, asked_bps: int | None) -> Iterator[Remark]:
-    if asked_bps is None:
-        return
-    if rate_bps is None:
+def _rate_reached(rate: Rate | None, asked_bps: int) -> Iterator[Remark]:
+    if rate is None:
         yield Remark(Verdict.UNKNOWN, "the rate was never reached, so it was not tested")
-    elif abs(rate_bps / asked_bps - 1) > RATE_TOLERANCE:
-        yield Remark(Verdict.FAIL, f"the rate is {rate_bps:.0f} bit/s, {asked_bps} bit/s was asked")
+        return
+    nearest_bps = rate.nearest_bps(asked_bps)
+    if abs(nearest_bps / asked_bps - 1) > RATE_TOLERANCE:
+        yield Remark(Verdict.FAIL, f"the rate is {nearest_bps:.0f} bit/s, {asked_bps} bit/s was asked")
+    elif math.isinf(rate.most_bps):
+        if rate.least_bps < (1 - RATE_TOLERANCE) * asked_bps:
+            yield Remark(Verdict.UNKNOWN, "not all frames that left the queue are seen, so a low rate is not judged")
+    elif rate.least_bps < rate.most_bps:
+        bounds = f"between {rate.least_bps:.0f} and {rate.most_bps:.0f} bit/s"
+        yield Remark(Verdict.PASS, f"the rate lies {bounds}, as some frames are not seen to leave")
 
 
 def _cuts(realised: Realised) -> Iterator[Remark]:

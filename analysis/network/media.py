@@ -23,16 +23,16 @@ from analysis.network.realised import (
     ENOUGH_FRAMES,
     FOREVER_NS,
     FROM_NODE,
-    LATE_NS,
     NEVER,
     NO_STALLS,
     TO_NODE,
-    WITNESS_NS,
     Delays,
     Ints,
     Mask,
+    Rate,
     ahead_ns,
     delays_of,
+    lasting_backlogs,
     longest_wait_ns,
 )
 from analysis.requested_network import Network
@@ -41,8 +41,6 @@ from topologies.model import MULTICAST_GROUP, Access, Impairment, Partition
 
 UNSEEN_PART = 0.01
 """Part of the frames that may pass unseen and uncounted."""
-BACKLOG_NS = 20_000_000
-"""Shortest backlog in which the rate is measured: a frame at its end that is 1 ms late changes it by RATE_TOLERANCE."""
 UNSEEN_SLACK = 0.1
 """Part of the unseen frames that may have left earlier or later than assumed, while nothing waited."""
 
@@ -67,20 +65,6 @@ class Passages(NamedTuple):
             is_seen=self.is_seen[rows],
             is_certain=self.is_certain[rows],
         )
-
-
-class Rate(NamedTuple):
-    """Least and greatest rate that the capture allows, in bit/s: the same if every frame is seen."""
-
-    least_bps: float
-    most_bps: float
-
-    @property
-    def middle_bps(self) -> float:
-        return (self.least_bps + self.most_bps) / 2
-
-    def nearest_bps(self, asked_bps: int) -> float:
-        return min(max(self.least_bps, asked_bps), self.most_bps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,16 +143,9 @@ def measured(
 
 
 def _rate(found: Passages, seen: npt.NDArray[np.intp], stalls: Ints) -> Rate | None:
-    """Bits over the time between departures, of frames that left while one of the partition's nodes waited, but not
-    during a stall: frames that come late out of a stall come all at once.
-    """
-    leave_ns, ready_ns = found.leave_ns[seen], found.ready_ns[seen]
-    waiting_ns = np.minimum.accumulate(np.where(ready_ns == NEVER, FOREVER_NS, ready_ns)[::-1])[::-1]
-    is_busy = waiting_ns[1:] + LATE_NS < leave_ns[:-1]
-    if len(stalls):
-        place = np.searchsorted(stalls[:, 0], leave_ns[1:] + WITNESS_NS, "right") - 1
-        is_busy &= (place < 0) | (stalls[np.maximum(place, 0), 1] < leave_ns[:-1])
-    is_busy = _lasting(is_busy, np.diff(leave_ns))
+    """Bits over the time between departures, of frames that left while one of the partition's nodes waited."""
+    leave_ns = found.leave_ns[seen]
+    is_busy = lasting_backlogs(leave_ns, found.ready_ns[seen], stalls)
     time_ns = int(np.diff(leave_ns)[is_busy].sum())
     if int(is_busy.sum()) < ENOUGH_FRAMES or time_ns <= 0:
         return None
@@ -178,13 +155,6 @@ def _rate(found: Passages, seen: npt.NDArray[np.intp], stalls: Ints) -> Rate | N
         for counts in (found.is_seen, certain, possible)
     )
     return Rate(own + (1 - UNSEEN_SLACK) * surely, own + (1 + UNSEEN_SLACK) * perhaps)
-
-
-def _lasting(is_busy: Mask, gap_ns: Ints) -> Mask:
-    """The busy gaps that lie in a row of at least BACKLOG_NS."""
-    row = np.cumsum(~is_busy)  # A gap that is not busy begins a row.
-    total_ns = np.bincount(row, weights=np.where(is_busy, gap_ns, 0))
-    return np.asarray(is_busy & (total_ns[row] >= BACKLOG_NS))
 
 
 def _unjudged(network: Network, partition: Partition, strange: float) -> str:

@@ -19,12 +19,13 @@ import numpy.typing as npt
 
 from analysis.network import asked_delays
 from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
-from collector.records import ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
+from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
@@ -39,7 +40,9 @@ ENOUGH_FRAMES = 200
 """Fewest frames for which an element is measured alone, or judged, and fewest arrivals whose delays are judged."""
 
 BUSY_FRAMES = 50
-
+"""Fewest frames in lasting backlogs for which a rate is judged."""
+BACKLOG_NS = 20_000_000
+"""Shortest backlog in which the rate is measured: a frame at its end that is 1 ms late changes it by RATE_TOLERANCE."""
 ENOUGH_LOST = 20
 """Fewest frames after the end of a cut that must not all be lost."""
 ONE_SIDED = 3.2e-5
@@ -56,6 +59,8 @@ seen."""
 RATE_TOLERANCE = 0.05
 """Part by which a rate may differ from the one asked for."""
 
+KEY_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + ENVELOPE_DTYPE.itemsize
+"""A frame is recognised by these bytes at its beginning."""
 LEAST_TRACE_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + TRACE_HEADER_DTYPE.itemsize
 
 CLOCKS_NS = 1_000_000
@@ -162,11 +167,18 @@ class Losses(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Bits that were seen to leave a queue, over the time that they took."""
+    """Least and greatest rate that the capture allows, in bit/s: the same if every frame is seen."""
 
-    bps: float
-    seen: float
-    """Least part of the bits that is seen, if the rate is as asked; 0: not known."""
+    least_bps: float
+    most_bps: float
+    """Infinite: any number of frames may have left unseen."""
+
+    @property
+    def middle_bps(self) -> float:
+        return self.least_bps if math.isinf(self.most_bps) else (self.least_bps + self.most_bps) / 2
+
+    def nearest_bps(self, asked_bps: int) -> float:
+        return min(max(self.least_bps, asked_bps), self.most_bps)
 
 
 class StillCut(NamedTuple):
@@ -203,7 +215,9 @@ class Realised:
     """Time by which one frame of a hundred left its queue before the frames that arrived allow it, at the rate and its
     tolerance, with a token bucket; at most 0: none did, or it is not known."""
     rate: Rate | None
-    """While frames waited in its queue; None: fewer than BUSY_FRAMES did."""
+    """In lasting backlogs of its queue; None: fewer than BUSY_FRAMES left in them."""
+    rate_unjudged: str
+    """Why the rate is not judged; empty: it is."""
     leaked: int
     """Frames that passed a cut."""
     cuts: int
@@ -426,6 +440,7 @@ def _realised(
         lambda rest: not rest.has_queue,
     )
     delay_ns = _of_arrived(delay_parts, _delays)
+    rate_unjudged = _rate_unjudged(parts, element, interval.asked)
     return Realised(
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
@@ -439,7 +454,8 @@ def _realised(
         longest_ns=_longest_ns(loss_parts, parts, passed),
         longest_stall_ns=_longest_stall_ns(stalls, interval),
         ahead_ns=_ahead_ns(parts, passed, interval.asked) if element[0] == TO_NODE else 0.0,
-        rate=_rate(parts, passed, element, interval.asked),
+        rate=None if rate_unjudged else _rate(parts, passed, element, interval.asked),
+        rate_unjudged=rate_unjudged,
         leaked=interval.leaked,
         cuts=len(interval.met),
         still_cut=interval.still_cut,
@@ -535,13 +551,16 @@ def _excuses(part: _Part, stalls: Ints) -> Ints:
 
 def _spread_ns(path: Path) -> int:
     """Most that jitter and reordering move a frame from the time at which it is due."""
+    return _jitter_ns(path) + sum(one.delay_ns for _, one in path.elements if one.reorder_ratio)
+
+
+def _jitter_ns(path: Path) -> int:
+    """Most that jitter moves a frame from the time at which it is due."""
     spread_ns = 0
     for _, one in path.elements:
         if one.jitter_ns:
             entries = table(one.distribution)
             spread_ns += one.jitter_ns * max(-entries[0], entries[-1]) // SCALE
-        if one.reorder_ratio:
-            spread_ns += one.delay_ns
     return spread_ns
 
 
@@ -711,37 +730,154 @@ def _most_waiting(parts: Sequence[_Part], passed: Samples) -> int | None:
     return int(waiting.max(initial=0))
 
 
+class _Departures(NamedTuple):
+    """Frames that left a queue, in the order in which they left it."""
+
+    leave_ns: Ints
+    ready_ns: Ints
+    """Latest time at which the frame entered; NEVER: not known."""
+    length: Ints
+    copied: Ints
+    """Bytes of its copies, which follow it."""
+    least_seen: Floats
+    """Part of such frames that is seen at least."""
+    most_seen: Floats
+
+    def select(self, rows: Mask) -> _Departures:
+        return _Departures._make(column[rows] for column in self)
+
+
 def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impairment) -> Rate | None:
-    """Bits over the time between arrivals, of frames that were already in the queue when the one before left it: any
-    frame, also one of which it is not known when it entered. A copy follows the frame.
+    """Bits over the time between departures, in backlogs that last: of any frame, also one of which it is not known
+    when it entered. Losses behind the queue and damages hide frames.
     """
-    usable = [part for part in parts if len(part) and not part.rest.has_queue]
-    if asked.rate_bps is None or not usable or not len(passed):
+    is_last = element[0] == TO_NODE
+    usable = [part for part in parts if len(part) and not part.rest.has_queue and (is_last or not part.rest.has_jitter)]
+    if asked.rate_bps is None or not usable:
         return None
-    is_whole = element[0] == TO_NODE or _is_all(usable, passed, lambda samples: samples.sent_ns)
-    passed = passed.select(passed.arrive_ns != NEVER)
-    ready_ns = [part.samples.sent_ns + part.rest.delay_ns + asked.delay_ns + asked.jitter_ns for part in usable]
-    queued_ns = np.concatenate([_arrived(ready, part) for ready, part in zip(ready_ns, usable, strict=True)])
-    arrive_ns = _of_arrived(usable, lambda part: part.samples.arrive_ns)
-    length = _of_arrived(usable, lambda part: part.samples.length)
-    order = np.argsort(arrive_ns, kind="stable")
-    queued_ns, arrive_ns, length = queued_ns[order], arrive_ns[order], length[order]
-    before = _places(passed, arrive_ns) - 1
-    before_ns = passed.arrive_ns[before]
-    is_busy = (before >= 0) & (queued_ns < before_ns)
+    is_whole = is_last or (
+        all(part.rest.survival for part in usable) and _is_all(usable, passed, lambda samples: samples.sent_ns)
+    )
+    left = _departures(usable, asked, passed if is_last else None)
     if asked.reorder_ratio:
-        # A frame that skipped the queue arrived while another one was leaving it.
-        has_waited = np.zeros(len(passed), np.bool_)
-        has_waited[before + 1] = queued_ns <= arrive_ns
-        is_busy &= has_waited[before]
-    time_ns = int((arrive_ns - before_ns)[is_busy].sum())
-    frames = int(is_busy.sum())
-    if frames < BUSY_FRAMES or time_ns <= 0:
+        # A frame that has not waited may have skipped the queue, and so may one that entered at an unknown time.
+        is_whole = is_whole and NEVER not in left.ready_ns
+        left = left.select((left.ready_ns != NEVER) & (left.ready_ns + LATE_NS < left.leave_ns))
+    is_busy = lasting_backlogs(left.leave_ns, left.ready_ns)
+    time_ns = int(np.diff(left.leave_ns)[is_busy].sum())
+    if int(is_busy.sum()) < BUSY_FRAMES or time_ns <= 0:
         return None
-    # Copies that were made behind the queue did not pass it.
-    copied = (passed.copies - 1) * passed.length if element[0] == TO_NODE else np.zeros(len(passed), np.int64)
-    bits = float(8 * (length + copied[before])[is_busy].sum())
-    return Rate(bits * 1e9 / time_ns, _least_seen(usable, element, frames, asked) if is_whole else 0.0)
+    # A row ends with a frame that is seen in any case. Of those before it a part is.
+    is_end = is_busy & ~np.append(is_busy[1:], False)
+    last_bytes = float(left.length[1:][is_end].sum())
+    between = np.where(is_end, 0, left.length[1:]) + left.copied[:-1]
+    least, most = _bytes_between(between[is_busy], left, is_busy, [] if is_last else usable)
+    per_byte = 8e9 / time_ns
+    return Rate(per_byte * (last_bytes + least), per_byte * (last_bytes + most) if is_whole else math.inf)
+
+
+def _bytes_between(seen: Ints, left: _Departures, is_busy: Mask, lossy: Sequence[_Part]) -> tuple[float, float]:
+    """Fewest and most bytes that left, of which these were seen. `lossy`: parts whose frames may be lost behind."""
+    least_seen, most_seen = left.least_seen[1:][is_busy], left.most_seen[1:][is_busy]
+    if least_seen.min() == 1.0:
+        return float(seen.sum()), float(seen.sum())
+    if not seen.any():
+        return 0.0, math.inf
+    sent = seen / least_seen
+    frames = int(sent.sum() ** 3 / (sent**2).sum() / seen.sum())  # Large ones are fewer for as many bytes.
+    trials = min([frames, *(independent_trials(frames, one) for part in lossy for _, one in part.rest.elements)])
+    shares = seen.sum() / sent.sum(), seen.sum() / (seen / most_seen).sum()
+    low, high = (wilson(share * trials, trials, deviations=asked_delays.DEVIATIONS) for share in shares)
+    return float(seen.sum() / high[1]), float(seen.sum() / low[0]) if low[0] > 0 else math.inf
+
+
+def _rate_unjudged(parts: Sequence[_Part], element: Element, asked: Impairment) -> str:
+    if asked.rate_bps is None:
+        return ""
+    is_last = element[0] == TO_NODE
+    if not is_last and parts and all(part.rest.has_jitter for part in parts):
+        return "jitter behind the queue hides its rate"
+    before = [part.path if is_last else part.path.only(element) for part in parts]
+    if asked.reorder_ratio and any(one.jitter_ns for path in before for _, one in path.elements):
+        return "with jitter, frames that skip the queue are not told from those that wait in it"
+    is_spread = any(path.has_jitter for path in before) or (is_last and any(part.rest.has_queue for part in parts))
+    if is_spread and any(path.duplicate_ratio for path in before):
+        return "copies that do not follow their frames hide the rate"
+    return ""
+
+
+def _departures(parts: Sequence[_Part], asked: Impairment, passed: Samples | None) -> _Departures:
+    """Frames that left a queue towards a node, of all that passed it, or, without those, one from a node."""
+
+    def ready_ns(part: _Part) -> Ints:
+        behind_ns = 0 if passed is not None else part.rest.delay_ns
+        return part.samples.sent_ns + part.path.delay_ns + _jitter_ns(part.path) - behind_ns
+
+    if passed is not None:
+        passed = passed.select(passed.arrive_ns != NEVER)
+        ready = _entered(parts, passed, ready_ns)
+        copied = (passed.copies - 1) * passed.length
+        paths = dict.fromkeys(part.path for part in parts)
+        kept = np.min([_recognised(path, passed.length, path.duplicate_ratio) for path in paths], axis=0)
+        return _Departures(passed.arrive_ns, ready, passed.length, copied, kept, np.ones(len(passed)))
+    every = [_departures_of(part, asked.duplicate_ratio, _arrived(ready_ns(part), part)) for part in parts]
+    columns = [np.concatenate(column) for column in zip(*every, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return _Departures._make(column[order] for column in columns)
+
+
+def _departures_of(part: _Part, own: float, ready_ns: Ints) -> _Departures:
+    """Frames from a node, in any order, of which the part `own` is sent twice. Copies that are made behind the queue
+    are not told from those that passed it; then the first arrivals alone count.
+    """
+    behind = part.rest.duplicate_ratio
+    losses = [one for _, one in part.rest.elements if one.loss_ratio]
+    most = math.prod(1.0 - one.loss_ratio * (1.0 - behind) for one in losses)
+    length = _arrived(part.samples.length, part)
+    least = part.rest.survival * _recognised(part.path, length, own) / (1.0 + own if behind else 1.0)
+    return _Departures(
+        _arrived(part.samples.arrive_ns, part) - part.rest.delay_ns,
+        ready_ns,
+        length,
+        (_arrived(part.samples.copies, part) - 1) * length * (not behind),
+        np.maximum(least, 1e-9),
+        # Frames near one that is seen are seen more often than others if losses come in bursts.
+        np.full(len(length), 1.0 if any(one.loss_burst_frames > 1.0 for one in losses) else most),
+    )
+
+
+def _recognised(path: Path, length: Ints, copied: float) -> Floats:
+    """Least part of the frames of these lengths that is not damaged beyond recognition, or refused by a router: a bit
+    is flipped anywhere. Of copies those that are damaged do not count.
+    """
+    hidden = np.ones(len(length)) if copied else np.minimum(1.0, KEY_BYTES / np.maximum(1, length))
+    return np.asarray(
+        np.prod([np.ones(len(length)), *(1.0 - one.corrupt_ratio * hidden for _, one in path.elements)], axis=0)
+    )
+
+
+def _entered(parts: Sequence[_Part], passed: Samples, ready_ns: Callable[[_Part], Ints]) -> Ints:
+    """Of each frame that passed; NEVER: of none of these parts."""
+    arrive_ns = _of_arrived(parts, lambda part: part.samples.arrive_ns)
+    order = np.argsort(arrive_ns, kind="stable")
+    found = np.full(len(passed), NEVER, np.int64)
+    found[_places(passed, arrive_ns[order])] = _of_arrived(parts, ready_ns)[order]
+    return found
+
+
+def lasting_backlogs(leave_ns: Ints, ready_ns: Ints, stalls: Ints = NO_STALLS) -> Mask:
+    """The gaps between departures in which a frame waited that entered LATE_NS before, of those that lie in a row of at
+    least BACKLOG_NS: a token bucket that lets a frame wait is empty. A row has no part in a stall: frames that come
+    late out of a stall come all at once. `ready_ns`: latest time of entry; NEVER: not known.
+    """
+    waiting_ns = np.minimum.accumulate(np.where(ready_ns == NEVER, FOREVER_NS, ready_ns)[::-1])[::-1]
+    is_busy = waiting_ns[1:] + LATE_NS < leave_ns[:-1]
+    if len(stalls):
+        place = np.searchsorted(stalls[:, 0], leave_ns[1:] + WITNESS_NS, "right") - 1
+        is_busy &= (place < 0) | (stalls[np.maximum(place, 0), 1] < leave_ns[:-1])
+    row = np.cumsum(~is_busy)  # A gap that is not busy begins a row.
+    total_ns = np.bincount(row, weights=np.where(is_busy, np.diff(leave_ns), 0))
+    return np.asarray(is_busy & (total_ns[row] >= BACKLOG_NS))
 
 
 def _ahead_ns(parts: Sequence[_Part], passed: Samples, asked: Impairment) -> float:
@@ -751,12 +887,7 @@ def _ahead_ns(parts: Sequence[_Part], passed: Samples, asked: Impairment) -> flo
     if asked.rate_bps is None or asked.reorder_ratio or asked.jitter_ns or not len(passed):
         return 0.0
     known = [part for part in parts if not part.rest.has_queue and not part.rest.has_jitter]
-    arrive_ns = _of_arrived(known, lambda part: part.samples.arrive_ns)
-    order = np.argsort(arrive_ns, kind="stable")
-    ready_ns = np.full(len(passed), NEVER, np.int64)
-    ready_ns[_places(passed, arrive_ns[order])] = _of_arrived(
-        known, lambda part: part.samples.sent_ns + part.path.delay_ns
-    )[order]
+    ready_ns = _entered(known, passed, lambda part: part.samples.sent_ns + part.path.delay_ns)
     at_once_bytes = max(bucket_bytes(asked.rate_bps), int(passed.length.max(initial=0)))
     early_ns = ahead_ns(passed.arrive_ns, ready_ns, passed.length, asked.rate_bps)
     return early_ns - at_once_bytes * 8e9 / asked.rate_bps
@@ -786,12 +917,3 @@ def ahead_ns(leave_ns: Ints, ready_ns: Ints, length: Ints, rate_bps: int) -> flo
     passed_ns = np.cumsum(bits_ns)
     earliest_ns = passed_ns + np.maximum.accumulate((begin_ns - origin_ns) - (passed_ns - bits_ns))
     return float(np.percentile(earliest_ns - (leave_ns - origin_ns), 99))
-
-
-def _least_seen(parts: Sequence[_Part], element: Element, frames: int, asked: Impairment) -> float:
-    """Least part of so many frames in a queue that is neither lost behind it nor beyond recognition."""
-    is_last = element[0] == TO_NODE
-    kept = [(1.0 if is_last else part.rest.survival) * (1.0 - part.path.corrupt_ratio) for part in parts]
-    trials = min(independent_trials(frames, one) for part in parts for _, one in part.path.elements)
-    least = 1.0 if min(kept) == 1.0 else wilson(min(kept) * trials, trials, deviations=asked_delays.DEVIATIONS)[0]
-    return least if is_last else least / (1.0 + asked.duplicate_ratio)

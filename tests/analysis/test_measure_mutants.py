@@ -16,7 +16,7 @@ from analysis.metrics import estimate, skew
 from analysis.network import accuracy, media, realised
 from tests.analysis.edits import Edit
 from tests.analysis.metrics import test_estimate, test_skew
-from tests.analysis.network import test_media, test_realised
+from tests.analysis.network import test_media, test_rates, test_realised
 
 EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy.judge, "if realised.leaked:", "if False:")),
@@ -58,18 +58,38 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
         Edit(realised._most_waiting, "not _is_all(parts, passed, lambda samples: samples.arrive_ns)", "False"),
     ),
     (test_realised, Edit(realised._longest_ns, "max(longest_ns,", "min(longest_ns,")),
-    (test_realised, Edit(realised._rate, "(passed.copies - 1)", "0")),
+    (test_realised, Edit(realised._departures, "(passed.copies - 1)", "0")),
     (test_realised, Edit(realised._rate, "if asked.reorder_ratio:", "if False:")),
-    (test_realised, Edit(realised._rate, "if is_whole else 0.0", "")),
-    (test_realised, Edit(realised._least_seen, "return least if is_last", "return 1.0 if True")),
-    (test_realised, Edit(realised._least_seen, "part.rest.survival", "0.5")),
+    (test_rates, Edit(realised._rate, "is_whole and NEVER not in left.ready_ns", "is_whole")),
+    (test_rates, Edit(realised._rate, "left.ready_ns + LATE_NS < left.leave_ns", "True")),
+    (test_rates, Edit(realised._rate_unjudged, "not is_last and parts and", "False and")),
+    (test_rates, Edit(realised._rate_unjudged, "part.path if is_last else", "part.path if True else")),
+    (test_rates, Edit(realised._rate_unjudged, "one.jitter_ns for path", "False for path")),
+    (test_rates, Edit(realised._rate_unjudged, "any(path.duplicate_ratio for path in before)", "True")),
+    (test_rates, Edit(realised._departures, "+ _jitter_ns(part.path)", "")),
+    (test_rates, Edit(realised._departures_of, "part) - part.rest.delay_ns", "part)")),
+    (test_rates, Edit(realised.lasting_backlogs, "+ LATE_NS", "")),
+    (test_realised, Edit(realised._rate, "if is_whole else math.inf", "")),
+    (test_rates, Edit(realised._rate, "all(part.rest.survival for part in usable) and", "")),
+    (test_rates, Edit(realised._rate, "is_busy & ~np.append(is_busy[1:], False)", "is_busy & False")),
+    (test_rates, Edit(realised._bytes_between, "** 3 / (sent**2).sum() / seen.sum()", "")),
+    (test_rates, Edit(realised._bytes_between, "seen.sum() / (seen / most_seen).sum()", "1.0")),
+    (test_rates, Edit(realised._departures_of, "part.rest.survival *", "")),
+    (test_rates, Edit(realised._departures_of, "/ (1.0 + own if behind else 1.0)", "")),
+    (test_rates, Edit(realised._departures_of, "* length * (not behind)", "* length")),
+    (test_rates, Edit(realised._departures_of, "* length * (not behind)", "* 0")),
+    (test_rates, Edit(realised._departures_of, "* (1.0 - behind)", "")),
+    (test_rates, Edit(realised._recognised, "if copied else", "if False else")),
+    (test_rates, Edit(realised._recognised, "KEY_BYTES / np.maximum(1, length)", "0")),
+    (test_rates, Edit(realised._recognised, "KEY_BYTES / np.maximum(1, length)", "1")),
     (test_realised, Edit(accuracy._rate, "realised.ahead_ns > EARLY_NS", "False")),
     (test_realised, Edit(realised._ahead_ns, "- at_once_bytes", "- 0")),
     (test_realised, Edit(realised._ahead_ns, "or asked.reorder_ratio", "")),
     (test_realised, Edit(realised._ahead_ns, "or asked.jitter_ns", "")),
     (test_realised, Edit(realised._ahead_ns, "and not part.rest.has_jitter", "")),
     (test_realised, Edit(realised._ahead_ns, "not part.rest.has_queue and", "")),
-    (test_realised, Edit(accuracy._rate, "asked_bps * rate.seen", "0")),
+    (test_rates, Edit(accuracy._rate_reached, "rate.nearest_bps(asked_bps)", "asked_bps")),
+    (test_realised, Edit(accuracy._rate_reached, "if math.isinf(rate.most_bps)", "if False")),
     (test_realised, Edit(accuracy._full_queue, "rest.has_queue or", "")),
     (test_realised, Edit(accuracy._full_queue, "rest.survival < 1.0 or rest.corrupt_ratio", "False")),
     (test_realised, Edit(accuracy._full_queue, "+ realised.longest_stall_ns", "")),
@@ -101,7 +121,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
             accuracy._duplicates, "min(1.0, losses.extra_copies / losses.frames)", "losses.duplicated / losses.frames"
         ),
     ),
-    (test_realised, Edit(accuracy._rate_reached, "if rate_bps is None", "if False")),
+    (test_realised, Edit(accuracy._rate_reached, "if rate is None", "if False")),
     (test_realised, Edit(accuracy.judge, "*_cuts(realised),", "")),
     (test_realised, Edit(accuracy.judge, "if realised.still_cut is not None:", "if False:")),
     (test_realised, Edit(realised.measure, "healed = _Healed() if element[0] == TO_NODE else None", "healed = None")),
@@ -148,13 +168,13 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_media, Edit(accuracy._medium, "yield from _overlong_wait", "_overlong_wait")),
     (test_media, Edit(accuracy._medium, "if not found.dropped:", "if True:")),
     (test_media, Edit(accuracy._medium, "if found.most_waiting is None:", "if False:")),
-    (test_media, Edit(accuracy._medium, "found.rate.nearest_bps(asked_bps)", "asked_bps")),
+    (test_media, Edit(accuracy._rate_reached, "rate.nearest_bps(asked_bps)", "asked_bps")),
     (test_media, Edit(media.measured, "<= dropped +", "<=")),
     (test_media, Edit(realised.ahead_ns, "(1 + RATE_TOLERANCE)", "(1 - RATE_TOLERANCE)")),
-    (test_media, Edit(media._rate, "+ LATE_NS", "")),
+    (test_media, Edit(realised.lasting_backlogs, "+ LATE_NS", "")),
     (test_media, Edit(media._left, "after_ns >= settled_ns", "after_ns >= 0")),
-    (test_media, Edit(media._lasting, ">= BACKLOG_NS", ">= 0")),
-    (test_media, Edit(media._rate, "if len(stalls):", "if False:")),
+    (test_media, Edit(realised.lasting_backlogs, ">= BACKLOG_NS", ">= 0")),
+    (test_media, Edit(realised.lasting_backlogs, "if len(stalls):", "if False:")),
     (test_media, Edit(media._rate, "(1 - UNSEEN_SLACK) * surely", "surely")),
     (test_estimate, Edit(estimate.estimate, "t_quantile(count - 1)", "t_quantile(count)")),
     (test_estimate, Edit(estimate.estimate, "/ math.sqrt(count)", "/ count")),
@@ -193,7 +213,7 @@ def _parameters(text: Any, rows: Any, *_: Any) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, row if len(names) > 1 else (row,), strict=True))
 
 
-@pytest.mark.parametrize("module", [test_realised, test_estimate, test_skew], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("module", [test_realised, test_rates, test_estimate, test_skew], ids=lambda one: one.__name__)
 def test_without_an_edit_all_pass(module: ModuleType) -> None:
     assert not list(failing(module))
 
