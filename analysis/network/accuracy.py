@@ -233,6 +233,8 @@ LEAST_SKIPPED = 0.9
 """Part of the skipping frames that must be seen to skip the delay line: a busy machine may keep the others as long."""
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
+AMONG_RATIO = 0.01
+"""Most other frames between those whose bursts are judged, as a part of them."""
 STALLED_RATIO = 0.1
 """Largest part of an interval's frames that stalls may delay: beyond it the others are no fair sample."""
 
@@ -560,6 +562,9 @@ def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
         return
     if asked.corrupt_ratio or any(map(_hides_bursts, realised.loss_rests)):
         yield Remark(Verdict.PASS, "bursts are not told apart from other losses, or from another order: not judged")
+        return
+    if losses.among > AMONG_RATIO * losses.frames:
+        yield Remark(Verdict.PASS, "bursts may have struck other frames between these, so they are not judged")
         return
     if losses.bursts < ENOUGH_BURSTS or losses.burst_frames is None:
         yield Remark(Verdict.UNKNOWN, f"only {losses.bursts} bursts of losses, {ENOUGH_BURSTS} are needed")

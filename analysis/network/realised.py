@@ -147,6 +147,8 @@ class Losses(NamedTuple):
     """Of one frame."""
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
+    among: int
+    """Other frames that passed the element between these, where bursts are requested: they may have been lost, too."""
     dropped: int | None
     """Most of the frames that queues on the way dropped; None: not known."""
     low_without_drops: float | None
@@ -417,7 +419,8 @@ def _realised(
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
-    passed = samples.select(slice(0)) if interval.asked.rate_bps is None else _passed(parts, element, samples, interval)
+    is_passed_needed = interval.asked.rate_bps is not None or interval.asked.loss_burst_frames > 1.0
+    passed = _passed(parts, element, samples, interval) if is_passed_needed else samples.select(slice(0))
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
         parts,
@@ -432,7 +435,7 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, interval.asked, queue_drops, corrupting),
+        losses=_losses(loss_parts, interval.asked, queue_drops, corrupting, _among(loss_parts, passed, element)),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
@@ -558,7 +561,11 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
 
 
 def _losses(
-    parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int], corrupting: Collection[Element]
+    parts: Sequence[_Part],
+    asked: Impairment,
+    queue_drops: Mapping[Element, int],
+    corrupting: Collection[Element],
+    among: int,
 ) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
@@ -587,6 +594,7 @@ def _losses(
         bursts=bursts,
         single_bursts=int((begins & ends).sum()),
         burst_frames=lost / bursts if bursts else None,
+        among=among,
         dropped=dropped,
         low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
@@ -685,6 +693,16 @@ def _is_all(parts: Sequence[_Part], passed: Samples, column: Callable[[Samples],
     if not len(own_ns):
         return False
     return int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) <= len(own_ns)
+
+
+def _among(parts: Sequence[_Part], passed: Samples, element: Element) -> int:
+    """Frames that passed between the first and the last one of these parts, and are none of theirs."""
+    own_ns, every_ns = _of_arrived(parts, lambda part: part.samples.arrive_ns), passed.arrive_ns
+    if element[0] == FROM_NODE:
+        own_ns, every_ns = np.concatenate([own_ns[:0], *(part.samples.sent_ns for part in parts)]), passed.sent_ns
+    if not len(own_ns):
+        return len(passed)
+    return max(0, int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) - len(own_ns))
 
 
 def _longest_ns(parts: Sequence[_Part], every: Sequence[_Part], passed: Samples) -> int:

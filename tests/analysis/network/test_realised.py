@@ -858,6 +858,44 @@ def test_bursts_run_through_the_frames_of_all_senders() -> None:
     assert losses_of(found).burst_frames == 4.0
 
 
+STRUCK = "bursts may have struck other frames between these, so they are not judged"
+
+
+@pytest.mark.parametrize("port", [N2, ("from-node", "p1/n2")])
+@pytest.mark.parametrize(
+    ("every", "other", "expected"),
+    [
+        (2, Impairment(loss_ratio=0.01), STRUCK),
+        (2, Impairment(rate_bps=10**8), STRUCK),
+        (50, Impairment(loss_ratio=0.01), STRUCK),
+        (200, Impairment(loss_ratio=0.01), ""),
+        (2, CLEAR, ""),
+    ],
+    ids=["half, lossy", "half, with a queue", "one of 50", "one of 200", "half, as clear as the others"],
+)
+def test_bursts_are_judged_by_frames_that_follow_each_other(
+    port: Element, every: int, other: Impairment, expected: str
+) -> None:
+    """Unicasts between n2 and the others, of which one in so many is one of n3, whose port is impaired."""
+    is_other = np.arange(40_000) % every == 0
+    frames = replace(sent(40_000), peer=np.where(is_other, 2, 0), is_multicast=np.zeros(40_000, np.bool_))
+    frames = lose(frames, gilbert_elliott(40_000, 0.1, 4.0, 5))
+    far = "from-node" if port == N2 else "to-node"
+    (found,) = at(port, frames, {"p1/n2": {port[0]: BURSTY}, "p1/n3": {far: other}})
+
+    assert accuracy.judge(found) == (PASS, expected)
+
+
+def test_frames_that_are_lost_behind_a_sender_pass_its_port() -> None:
+    is_other = np.arange(40_000) % 2 == 0
+    frames = replace(sent(40_000), peer=np.where(is_other, 2, 0), is_multicast=np.zeros(40_000, np.bool_))
+    frames = lose(frames, is_other | gilbert_elliott(40_000, 0.1, 4.0, 5))
+    asked = {"p1/n2": {"from-node": BURSTY}, "p1/n3": {"to-node": Impairment(loss_ratio=1.0)}}
+    (found,) = at(("from-node", "p1/n2"), frames, asked)
+
+    assert accuracy.judge(found) == (PASS, STRUCK)
+
+
 def test_bursts_make_the_interval_wider() -> None:
     assert independent_trials(1000, Impairment(loss_ratio=0.1)) == 1000
     assert independent_trials(1000, BURSTY) == pytest.approx(1000 * 0.27777777 / 1.7222222, rel=1e-6)
