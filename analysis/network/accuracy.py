@@ -233,6 +233,8 @@ LEAST_SKIPPED = 0.9
 """Part of the skipping frames that must be seen to skip the delay line: a busy machine may keep the others as long."""
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
+STRANGE_RATIO = 0.01
+"""More than the part of the frames that were lost, but in whose place one came that was damaged elsewhere."""
 AMONG_RATIO = 0.01
 """Most other frames between those whose bursts are judged, as a part of them."""
 STALLED_RATIO = 0.1
@@ -491,6 +493,8 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
     fewest = _either(fewest_lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
     most = _either(least_lost, most_damaged)
     is_too_high = harm.damaged > 0 and harm.low > most and not _has_queue(realised.loss_rests, asked)
+    # What queues dropped was neither damaged nor intact.
+    is_too_high |= harm.damaged_low > most_damaged + STRANGE_RATIO * harm.strangers
     if is_too_high or harm.high < fewest:
         share, wanted = _percent(harm.ratio), _percent(asked.corrupt_ratio)
         yield Remark(Verdict.FAIL, f"{share} of the frames were lost or damaged, {wanted} was to be damaged")

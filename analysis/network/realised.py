@@ -127,6 +127,10 @@ class Harm(NamedTuple):
     damaged_ratio: float
     hidden: float
     """Part of the damages that no checksum shows: those of the MAC addresses."""
+    damaged_low: float
+    """Least part of the arrivals that are damaged."""
+    strangers: bool
+    """Frames of other datagrams may have been damaged where, or while, none of these were asked to be."""
     ratio: float
     low: float
     high: float
@@ -627,12 +631,16 @@ def _harm(
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
     # Frames that a receiver's port damages arrive at that port alone.
     passed = {element for part in parts for element, _ in part.path.elements}
+    foreign = {element for element in corrupting if element[0] != TO_NODE or element in passed}
+    harming = {element for part in parts for element, one in part.path.elements if one.corrupt_ratio}
     return Harm(
         damaged=damaged,
         checked=checked,
-        may_be_foreign=any(element[0] != TO_NODE or element in passed for element in corrupting),
+        may_be_foreign=bool(foreign),
         damaged_ratio=damaged / max(1, checked) * len(damage) / frames,
         hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
+        damaged_low=wilson(damaged, checked, deviations=asked_delays.DEVIATIONS)[0],
+        strangers=not foreign <= harming,
         ratio=ratio,
         low=low,
         high=high,

@@ -504,6 +504,35 @@ def test_the_network_is_judged_by_what_was_asked(case: str) -> None:
     assert text in remark.text if verdict is FAIL else text == remark.text
 
 
+BESIDE_A_RATE = {"corrupt_ratio": 0.01, "rate_bps": 10**9}
+
+
+@pytest.mark.parametrize(
+    ("part", "lost", "own", "sender", "expected"),
+    [
+        (0.03, 0.3, BESIDE_A_RATE, CLEAR, (FAIL, "32.1 % of the frames were lost or damaged, 1 % was to be damaged")),
+        (0.02, 0.3, BESIDE_A_RATE, CLEAR, (FAIL, "31.4 % of the frames were lost or damaged, 1 % was to be damaged")),
+        (0.01, 0.3, BESIDE_A_RATE, CLEAR, None),
+        (0.02, 0.3, {"rate_bps": 10**9}, CORRUPT, (FAIL, "31.4 % of the frames were lost or damaged, 0 % was to be")),
+        (0.01, 0.3, {"rate_bps": 10**9}, CORRUPT, None),
+    ],
+    ids=["three times as much", "twice as much", "as asked", "unasked", "of other senders, perhaps"],
+)
+def test_a_queue_damages_no_frame(
+    part: float, lost: float, own: dict[str, Any], sender: Impairment, expected: tuple[Verdict, str] | None
+) -> None:
+    """A queue drops a part of the frames, and this part of the others is damaged. n3 sends nothing."""
+    is_lost = RNG(23).permutation(10_000) < 10_000 * lost
+    harm = np.full(10_000, INTACT, np.int8)
+    harm[np.flatnonzero(~is_lost)[RNG(24).permutation(7000) < 7000 * part]] = DAMAGED
+    frames = replace(lose(sent(10_000), is_lost), damage=harm)
+    asked = {"p1/n2": {"to-node": Impairment(**own)}, "p1/n3": {"from-node": sender}}
+    (found,) = at(N2, frames, asked, queue_drops={N2: 3000})
+
+    text = accuracy.judge(found).text
+    assert expected[1] in text if expected is not None else "damaged," not in text
+
+
 UNASKED = (FAIL, "100 of 9000 checked frames were damaged, and no corruption was asked for")
 HARMING = Impairment(corrupt_ratio=0.02)
 HARMED_FOR_A_WHILE = change("impair", 20_000 * MS, 0, targets=("p1/n2",), direction="to-node", asked={"p1/n2": HARMING})
