@@ -313,7 +313,9 @@ def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
 
 
 def wilson(hits: float, trials: float, deviations: float = Z99) -> tuple[float, float]:
-    """Confidence interval of a ratio, of 99 % unless `deviations` are given."""
+    """Confidence interval of a ratio, of 99 % unless `deviations` are given: Wilson's, or where hits or misses are few
+    the exact one, because one sample in ten in which 0.1 hits are expected has one, and Wilson's excludes that.
+    """
     if trials <= 0:
         return 0.0, 1.0
     ratio, square = hits / trials, deviations * deviations
@@ -322,7 +324,28 @@ def wilson(hits: float, trials: float, deviations: float = Z99) -> tuple[float, 
     # At the ends the exact value is 0 or 1; rounding must not turn "none" into "some".
     low = 0.0 if hits <= 0 else max(0.0, (middle - spread) / (1 + square / trials))
     high = 1.0 if hits >= trials else min(1.0, (middle + spread) / (1 + square / trials))
+    chance = math.erfc(deviations / math.sqrt(2)) / 2
+    if hits < FEW:
+        low = min(low, _least_ratio(int(hits), trials, chance))
+    if trials - hits < FEW:
+        high = max(high, 1.0 - _least_ratio(int(trials - hits), trials, chance))
     return low, high
+
+
+FEW = 100
+_HALVINGS = 40
+
+
+def _least_ratio(hits: int, trials: float, chance: float) -> float:
+    """Ratio at which so many hits, or more, have this chance (Clopper and Pearson)."""
+    fewer = np.arange(hits)
+    ways = np.array([math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in range(hits)])
+    low, high = 0.0, hits / trials
+    for _ in range(_HALVINGS if hits else 0):
+        ratio = (low + high) / 2
+        terms = ways + fewer * math.log(ratio) + (trials - fewer) * math.log1p(-ratio)
+        low, high = (ratio, high) if 1 - np.exp(terms).sum() < chance else (low, ratio)
+    return low
 
 
 def independent_trials(frames: int, asked: Impairment) -> float:

@@ -140,6 +140,8 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._overlong_wait, "+ (1 + RATE_TOLERANCE) * longest_wait_ns", "")),
     (test_realised, Edit(accuracy._overlong_wait, "delays.p99_ns > most_ns", "delays.p99_ns > 2 * most_ns")),
     (test_realised, Edit(realised.wilson, "spread = deviations", "spread = 0")),
+    (test_realised, Edit(realised.wilson, "if hits < FEW:", "if False:")),
+    (test_realised, Edit(realised.wilson, "if trials - hits < FEW:", "if False:")),
     (test_realised, Edit(accuracy._corruption, "if harm.damaged:", "if False:")),
     (test_realised, Edit(accuracy._corruption, "and not harm.may_be_foreign", "")),
     (test_realised, Edit(accuracy._corruption, "harm.damaged_low > most_damaged +", "harm.damaged_low > 1 +")),

@@ -1610,8 +1610,43 @@ def test_wilson_holds_the_ratio_and_shrinks() -> None:
         assert low < 0.1 < high
     assert wilson(0, 500)[0] == 0.0
     assert wilson(500, 500)[1] == 1.0
-    # By hand, p = 0.1 and n = 200: middle 0.112843, half width 0.055270.
-    assert wilson(20, 200) == pytest.approx((0.057573, 0.168113), abs=1e-6)
+    # By hand, p = 0.1 and n = 2000: middle 0.101323, half width 0.017301.
+    assert wilson(200, 2000) == pytest.approx((0.084021, 0.118624), abs=1e-6)
+
+
+def test_the_interval_of_few_is_exact() -> None:
+    # By hand: none of n has the chance (1 - low)^n = 0.995.
+    assert wilson(1, 200)[0] == pytest.approx(1 - 0.995 ** (1 / 200))
+    for hits in (1, 5, 30, 99):
+        low, high = wilson(hits, 1000)
+        chances = [math.comb(1000, k) * low**k * (1 - low) ** (1000 - k) for k in range(hits)]
+        assert 1 - sum(chances) == pytest.approx(0.005)
+        assert wilson(1000 - hits, 1000) == pytest.approx((1 - high, 1 - low))
+
+
+@pytest.mark.parametrize("kind", ["losses", "copies", "damages", "skipped delays"])
+def test_rare_impairments_as_asked_hardly_ever_fail(kind: str) -> None:
+    """One network in ten has one frame that is struck."""
+    part, failed, frames = 0.0005, 0, sent(201, delay_ns=10_060_000)
+    for seed in range(200):
+        is_struck = RNG(seed).random(201) < part
+        cases: dict[str, tuple[Samples, dict[str, Any]]] = {
+            "losses": (lose(frames, is_struck), {"loss_ratio": part}),
+            "copies": (replace(frames, copies=1 + is_struck), {"duplicate_ratio": part}),
+            "damages": (
+                replace(frames, damage=np.where(is_struck, DAMAGED, INTACT).astype(np.int8)),
+                {"corrupt_ratio": part},
+            ),
+            "skipped delays": (
+                replace(frames, arrive_ns=frames.arrive_ns - 10 * MS * is_struck),
+                {"reorder_ratio": part},
+            ),
+        }
+        made, asked = cases[kind]
+        (found,) = to_n2(made, Impairment(delay_ns=10 * MS, **asked))
+        failed += accuracy.judge(found).verdict is FAIL
+
+    assert failed <= 200 * 0.01 + 4 * math.sqrt(200 * 0.01)
 
 
 def test_the_wilson_interval_covers_what_it_says() -> None:
