@@ -235,6 +235,7 @@ BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
 STRANGE_RATIO = 0.01
 """More than the part of the frames that were lost, but in whose place one came that was damaged elsewhere."""
+UNORDERED_RATIO = 0.01
 AMONG_RATIO = 0.01
 """Most other frames between those whose bursts are judged, as a part of them."""
 STALLED_RATIO = 0.1
@@ -566,6 +567,11 @@ def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
         return
     if asked.corrupt_ratio or any(map(_hides_bursts, realised.loss_rests)):
         yield Remark(Verdict.PASS, "bursts are not told apart from other losses, or from another order: not judged")
+        return
+    if losses.unordered > UNORDERED_RATIO * losses.frames:
+        yield Remark(
+            Verdict.PASS, "senders' delay lines may have changed the order of the frames, so bursts are not judged"
+        )
         return
     if losses.among > AMONG_RATIO * losses.frames:
         yield Remark(Verdict.PASS, "bursts may have struck other frames between these, so they are not judged")

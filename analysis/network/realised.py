@@ -153,6 +153,9 @@ class Losses(NamedTuple):
     """Mean length of the runs of lost frames; None: none was lost."""
     among: int
     """Other frames that passed the element between these, where bursts are requested: they may have been lost, too."""
+    unordered: int
+    """Frames that came by other delay lines than the ones before them, and so soon after them that a lateness that is
+    allowed may have made them come before."""
     dropped: int | None
     """Most of the frames that queues on the way dropped; None: not known."""
     low_without_drops: float | None
@@ -600,7 +603,8 @@ def _losses(
     at_ns = np.concatenate([part.samples.sent_ns + part.before_ns for part in parts])
     copies = np.concatenate([part.samples.copies for part in parts])
     survival = sum(len(part) * part.rest.survival for part in parts) / frames
-    is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]
+    order = np.argsort(at_ns, kind="stable")
+    is_lost = (copies == 0)[order]
     lost = int(is_lost.sum())
     begins, ends = is_lost & ~np.append(False, is_lost[:-1]), is_lost & ~np.append(is_lost[1:], False)
     bursts = int(begins.sum())
@@ -622,6 +626,7 @@ def _losses(
         single_bursts=int((begins & ends).sum()),
         burst_frames=lost / bursts if bursts else None,
         among=among,
+        unordered=_unordered(parts, at_ns, order),
         dropped=dropped,
         low_without_drops=None if dropped is None else _own_share(least, survival),
         duplicated=int((copies > 1).sum()),
@@ -629,6 +634,13 @@ def _losses(
         is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
+
+
+def _unordered(parts: Sequence[_Part], at_ns: Ints, order: npt.NDArray[np.intp]) -> int:
+    lines = [tuple(element for element, one in part.rest.elements if one.delay_ns and part.before_ns) for part in parts]
+    number = {line: place for place, line in enumerate(dict.fromkeys(lines))}
+    line = np.repeat([number[line] for line in lines], [len(part) for part in parts])[order]
+    return int(((np.diff(line) != 0) & (np.diff(at_ns[order]) < LATE_NS)).sum())
 
 
 def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int | None:

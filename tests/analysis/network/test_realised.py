@@ -925,6 +925,43 @@ def test_frames_that_are_lost_behind_a_sender_pass_its_port() -> None:
     assert accuracy.judge(found) == (PASS, STRUCK)
 
 
+REARRANGED = "senders' delay lines may have changed the order of the frames, so bursts are not judged"
+
+
+@pytest.mark.parametrize(
+    ("ahead_ns", "delays_ms", "expected"),
+    [
+        (100_000, (5, 0), REARRANGED),
+        (250_000, (5, 0), REARRANGED),
+        (350_000, (5, 0), ""),
+        (100_000, (0, 0), ""),
+        (100_000, (5, 5), REARRANGED),
+    ],
+    ids=["0.1 ms apart", "0.25 ms apart", "0.35 ms apart", "no delay", "delay lines of each sender"],
+)
+def test_bursts_are_not_judged_where_a_late_delay_line_changes_the_order(
+    ahead_ns: int, delays_ms: tuple[int, int], expected: str
+) -> None:
+    """Frames of n1 reach the port so long before those of n3."""
+    is_lost, delays = gilbert_elliott(40_000, 0.1, 4.0, 5), zip((0, 2), delays_ms, strict=True)
+    parts = [
+        lose(
+            sent(20_000, peer=peer, start_ns=-delay * MS + ahead_ns * peer // 2, delay_ns=delay * MS + 100_000),
+            is_lost[peer // 2 :: 2],
+        )
+        for peer, delay in delays
+    ]
+    senders = {
+        f"p1/n{peer + 1}": {"from-node": Impairment(delay_ns=delay * MS)}
+        for peer, delay in zip((0, 2), delays_ms, strict=True)
+    }
+    (found,) = at(N2, together(*parts), {"p1/n2": {"to-node": BURSTY}} | senders, first_ns=-10 * MS)
+    remark = accuracy.judge(found)
+
+    assert remark.verdict is PASS
+    assert remark.text.partition("; ")[0] == expected if expected else "bursts" not in remark.text
+
+
 def test_bursts_make_the_interval_wider() -> None:
     assert independent_trials(1000, Impairment(loss_ratio=0.1)) == 1000
     assert independent_trials(1000, BURSTY) == pytest.approx(1000 * 0.27777777 / 1.7222222, rel=1e-6)
