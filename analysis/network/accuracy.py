@@ -42,7 +42,7 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import LONGEST_JITTERS, Element, Network
+from analysis.requested_network import LONGEST_JITTERS, Element, Network, chances_of_loss
 from analysis.requested_network import Path as NetworkPath
 from analysis.schema import LINKS
 from analysis.tasks import OfSpark
@@ -489,10 +489,11 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
             checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
             yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
-    fewest_lost, least_lost, doubled = _losses_asked(realised)
+    lost = _loss_asked(asked)
     # An intact copy may arrive in place of one that is damaged.
-    fewest = _either(fewest_lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
-    most = _either(least_lost, most_damaged)
+    doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    fewest = _either(lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
+    most = _either(lost, most_damaged)
     is_too_high = harm.damaged > 0 and harm.low > most and not _has_queue(realised.loss_rests, asked)
     # What queues dropped was neither damaged nor intact.
     is_too_high |= harm.damaged_low > most_damaged + STRANGE_RATIO * harm.strangers
@@ -505,7 +506,7 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
-    fewest, least, _ = _losses_asked(realised)
+    least = _loss_asked(asked)
     most = _most_lost(realised)
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
@@ -514,7 +515,7 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.UNKNOWN, "what queues dropped was not counted, so losses are not judged")
     elif is_too_high and has_queue and undropped is not None and undropped <= most:
         yield Remark(Verdict.PASS, "a queue dropped more than the asked loss")
-    elif is_too_high or losses.high < fewest:
+    elif is_too_high or losses.high < least:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
@@ -523,31 +524,12 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 def _most_lost(realised: Realised) -> float:
     """Greatest part of the frames that is lost, other than by queues."""
-    return _either(_losses_asked(realised)[1], _corruption_asked(realised)[1])
+    return _either(_loss_asked(realised.asked), _corruption_asked(realised)[1])
 
 
-def _losses_asked(realised: Realised) -> tuple[float, float, float]:
-    """Part of the frames that is lost if the rest of the path makes copies, and if it makes none; and the greatest part
-    that is sent twice. Of copies all must be lost.
-    """
-    asked = realised.asked
-    loss, _ = _chances_of_loss(asked)
-    doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
-    return loss * max(0.0, 1 - doubled), loss * (1 - asked.duplicate_ratio), doubled
-
-
-def _chances_of_loss(asked: Impairment) -> tuple[float, float]:
-    """That a frame is lost, and that its copy is if the frame itself was not. In bursts a copy is another step of the
-    Gilbert-Elliott chain, which netem makes only if the frame was not lost: so more of the steps are good than of the
-    frames.
-    """
-    loss, burst = asked.loss_ratio, asked.loss_burst_frames
-    if burst <= 1.0 or not 0.0 < loss < 1.0:
-        return loss, loss
-    leave = 1 / burst
-    enter = min(1.0, loss * leave / (1 - loss))
-    begin = enter * (1 + asked.duplicate_ratio * (1 - enter - leave))
-    return begin / (begin + leave), enter
+def _loss_asked(asked: Impairment) -> float:
+    """Part of the frames that is lost at the element itself: of copies all must be lost."""
+    return chances_of_loss(asked)[0] * (1 - asked.duplicate_ratio)
 
 
 def _corruption_asked(realised: Realised) -> tuple[float, float]:
@@ -665,7 +647,7 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
         return
     # netem passes the copy through the delay line again, where it may be lost or damaged, as may the other copy.
-    first, second = _chances_of_loss(asked)
+    first, second = chances_of_loss(asked)
     expected = asked.duplicate_ratio * (1 - first) * (1 - second)
     # Further on, or before, both may be lost alone. A frame that a queue dropped may have been a copy.
     survival = min((rest.survival for rest in realised.loss_rests), default=1.0)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.network import asked_delays
-from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
+from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, chances_of_loss, queue_ns
 from collector.records import ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
@@ -602,7 +602,7 @@ def _losses(
         return None
     at_ns = np.concatenate([part.samples.sent_ns + part.before_ns for part in parts])
     copies = np.concatenate([part.samples.copies for part in parts])
-    survival = sum(len(part) * part.rest.survival for part in parts) / frames
+    survival = _survival(parts, asked, frames)
     order = np.argsort(at_ns, kind="stable")
     is_lost = (copies == 0)[order]
     lost = int(is_lost.sum())
@@ -619,19 +619,19 @@ def _losses(
         frames=frames,
         trials=trials,
         lost=lost,
-        ratio=_own_share(lost / frames, survival),
-        low=_own_share(low, survival),
-        high=_own_share(high, survival),
+        ratio=_own_share(lost / frames, survival.most),
+        low=_own_share(low, survival.least),
+        high=_own_share(high, survival.most),
         bursts=bursts,
         single_bursts=int((begins & ends).sum()),
         burst_frames=lost / bursts if bursts else None,
         among=among,
         unordered=_unordered(parts, at_ns, order),
         dropped=dropped,
-        low_without_drops=None if dropped is None else _own_share(least, survival),
+        low_without_drops=None if dropped is None else _own_share(least, survival.least),
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
-        is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
+        is_rest_missing=most < sum(len(part) * part.path.lost()[0] for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
 
@@ -655,14 +655,13 @@ def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int 
 
 
 def _harm(
-    parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float, corrupting: Collection[Element]
+    parts: Sequence[_Part], frames: int, lost: int, survival: _Survival, trials: float, corrupting: Collection[Element]
 ) -> Harm | None:
     damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
     damaged, checked = int((damage == DAMAGED).sum()), int((damage != NOT_KNOWN).sum())
     if checked < min(1, len(damage)):
         return None
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
-    ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
     # Frames that a receiver's port damages arrive at that port alone.
     passed = {element for part in parts for element, _ in part.path.elements}
@@ -676,9 +675,9 @@ def _harm(
         hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
         damaged_low=wilson(damaged, checked, deviations=asked_delays.DEVIATIONS)[0],
         strangers=not foreign <= harming,
-        ratio=ratio,
-        low=low,
-        high=high,
+        ratio=_own_share((lost + damaged) / frames, survival.most),
+        low=_own_share(low, survival.least),
+        high=_own_share(high, survival.most),
     )
 
 
@@ -686,10 +685,20 @@ _NO_CHECKSUM_BYTES = 12
 """Both MAC addresses."""
 
 
-def _least_lost(part: _Part) -> float:
-    """Part of the frames that the rest of the path alone loses. Of a frame's copies all must be lost."""
-    single = 1.0 - part.path.duplicate_ratio
-    return 1.0 - math.prod(1.0 - one.loss_ratio * single for _, one in part.rest.elements)
+class _Survival(NamedTuple):
+    """Part of the frames that the rest of the path lets through, if the element loses and copies what it should."""
+
+    least: float
+    most: float
+
+
+def _survival(parts: Sequence[_Part], asked: Impairment, frames: int) -> _Survival:
+    own = 1.0 - chances_of_loss(asked)[0] * (1.0 - asked.duplicate_ratio)
+    if not own:
+        rest = sum(len(part) * part.rest.survival for part in parts) / frames
+        return _Survival(rest, rest)
+    least, most = (sum(len(part) * part.path.lost()[side] for part in parts) / frames for side in (0, 1))
+    return _Survival((1.0 - most) / own, (1.0 - least) / own)
 
 
 def _own_share(loss: float, survival: float) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from analysis import requested_network
 from analysis.metrics import estimate, skew
 from analysis.network import accuracy, media, realised
 from tests.analysis.edits import Edit
@@ -41,7 +42,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(realised._excuses, "stall[:, 1] > due_ns - spread_ns", "True")),
     (test_realised, Edit(accuracy._loss, "elif losses.is_rest_missing:", "elif False:")),
     (test_realised, Edit(accuracy._delay, "stalled.frames > STALLED_RATIO", "stalled.frames < STALLED_RATIO")),
-    (test_realised, Edit(accuracy._loss, "losses.high < fewest", "losses.high < 0")),
+    (test_realised, Edit(accuracy._loss, "losses.high < least", "losses.high < 0")),
     (test_realised, Edit(accuracy._loss, "losses.low > most", "losses.low > 1")),
     (test_realised, Edit(accuracy._most_lost, "_corruption_asked(realised)[1]", "0")),
     (test_realised, Edit(accuracy._duplicates, "low > expected or high < least", "low <= expected and high >= least")),
@@ -99,8 +100,11 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
         test_realised,
         Edit(accuracy._duplicates, "losses.frames if losses.dropped is None", "0 if losses.dropped is None"),
     ),
-    (test_realised, Edit(accuracy._chances_of_loss, "1 + asked.duplicate_ratio", "1 + 0")),
-    (test_realised, Edit(accuracy._chances_of_loss, "leave), enter", "leave), loss")),
+    (test_realised, Edit(requested_network.chances_of_loss, "1 + asked.duplicate_ratio", "1 + 0")),
+    (test_realised, Edit(requested_network.chances_of_loss, "leave), enter", "leave), loss")),
+    (test_realised, Edit(requested_network.Path.lost, "(0.0, greatest) if is_bursty else", "")),
+    (test_realised, Edit(requested_network.Path.lost, "least**2, greatest**2", "least, greatest")),
+    (test_realised, Edit(requested_network.Path.lost, "* (1.0 - one.duplicate_ratio)", "")),
     (test_realised, Edit(accuracy._duplicates, "more > expected", "False")),
     (
         test_realised,

@@ -1457,6 +1457,55 @@ def test_copies_that_the_sender_made_are_lost_one_by_one() -> None:
     assert [accuracy.judge(found).verdict for found in at(N2, frames, asked)] == [PASS]
 
 
+TWICE = Impairment(duplicate_ratio=1.0)
+
+
+@pytest.mark.parametrize("port", [N2, ("from-node", "p1/n1")])
+@pytest.mark.parametrize(
+    ("sender", "receiver", "real_loss", "expected"),
+    [
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.02, 0.1), PASS),
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.02, 0.12), FAIL),
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.04, 0.1), FAIL),
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.0, 0.1), FAIL),
+        (Impairment(duplicate_ratio=0.5), LOSING, (0.0, 0.1), PASS),
+        (replace(BURSTY, duplicate_ratio=0.5), CLEAR, (0.1, 0.0), PASS),
+        (replace(BURSTY, duplicate_ratio=0.5), CLEAR, (0.1, 0.01), FAIL),
+        (TWICE, Impairment(loss_ratio=0.4), (0.0, 0.3), FAIL),
+    ],
+    ids=[
+        "as asked",
+        "more at the receiver",
+        "more at the sender",
+        "none at the sender",
+        "copies that are lost one by one",
+        "bursts beside copies",
+        "bursts beside copies, and others",
+        "fewer at the receiver, of two copies each",
+    ],
+)
+def test_the_losses_of_a_path_are_those_of_all_its_copies(
+    port: Element, sender: Impairment, receiver: Impairment, real_loss: tuple[float, float], expected: Verdict
+) -> None:
+    frames = passed(replace(sender, loss_ratio=real_loss[0]), 40_000, 25)
+    copies = RNG(26).binomial(frames.copies, 1 - real_loss[1])
+    frames = replace(frames, copies=copies, arrive_ns=np.where(copies > 0, frames.arrive_ns, NEVER))
+    frames = replace_peer(frames, 0 if port == N2 else 1)
+    (found,) = at(port, frames, {"p1/n1": {"from-node": sender}, "p1/n2": {"to-node": receiver}})
+
+    text = accuracy.judge(found).text
+    assert ("were lost" in text) is (expected is FAIL), text
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(0.01, PASS), (0.1, PASS), (0.16, FAIL)])
+def test_bursts_may_lose_both_copies_together_or_apart(lost: float, expected: Verdict) -> None:
+    frames = lose(sent(20_000), RNG(27).random(20_000) < lost)
+    asked = {"p1/n1": {"from-node": TWICE}, "p1/n2": {"to-node": BURSTY}}
+    (found,) = at(N2, frames, asked)
+
+    assert ("were lost" in accuracy.judge(found).text) is (expected is FAIL)
+
+
 def test_bursts_elsewhere_make_the_interval_wider() -> None:
     bursty = {"p1/n2": {"to-node": BURSTY}}
     single = {"p1/n2": {"to-node": replace(BURSTY, loss_burst_frames=1.0)}}
