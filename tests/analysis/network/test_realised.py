@@ -65,7 +65,7 @@ def sent(
         length=np.full(count, 600, np.int64),
         is_multicast=np.ones(count, np.bool_),
         is_near=np.full(count, is_near, np.bool_),
-        damage=np.full(count, NOT_KNOWN, np.int8),
+        damage=np.full(count, INTACT, np.int8),
     )
 
 
@@ -104,6 +104,10 @@ def sampled(samples: Samples) -> Samples:
     """One frame of twenty is checked."""
     is_checked = np.arange(len(samples)) % 20 == 0
     return replace(samples, damage=np.where(is_checked, samples.damage, NOT_KNOWN).astype(np.int8))
+
+
+def unread(samples: Samples) -> Samples:
+    return replace(samples, damage=np.full(len(samples), NOT_KNOWN, np.int8))
 
 
 UNRECOGNISABLE = "frames that are damaged beyond recognition count as lost"
@@ -358,10 +362,16 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "no loss": (lossy(20_000, 0.0, 4), Impairment(loss_ratio=0.1), FAIL, "0 % of the frames were lost, 10 % was asked"),
     "everything lost as asked": (lossy(300, 1.0, 4), Impairment(loss_ratio=1.0), PASS, ""),
     "corruption in a capture that was not read": (
-        lose(sent(5000), np.arange(5000) % 50 == 0),
+        unread(lose(sent(5000), np.arange(5000) % 50 == 0)),
         CORRUPT,
         UNKNOWN,
         "the capture was not read, so corruption is not judged",
+    ),
+    "no corruption asked, and no frame was verified": (
+        unread(sent(5000)),
+        CLEAR,
+        PASS,
+        "none of the frames was verified, so damage is not judged",
     ),
     "corruption as asked, a part of it unrecognisable": (damaged(0.08, lost=0.02), CORRUPT, PASS, UNRECOGNISABLE),
     "corruption as asked, none of it unrecognisable": (damaged(0.1), CORRUPT, PASS, UNRECOGNISABLE),
