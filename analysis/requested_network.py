@@ -197,6 +197,12 @@ class Network:
         tracks.append((("down", receiver), self.downs.get(receiver, ()), False))
         return list(_spans(tracks, route))
 
+    def cut_until_ns(self, sender: str, receiver: str, from_ns: int) -> int:
+        """When the end of a cut was issued that is in force at `from_ns`, at the earliest."""
+        blockers = [(sender, receiver), *(("", link) for link in self.route(sender, receiver).links)]
+        changes = (change for blocker in blockers for change in self.cuts.get(blocker, ()))
+        return min((one.issued_ns for one in changes if not one.state and one.issued_ns >= from_ns), default=END_NS)
+
     def route(self, sender: str, receiver: str) -> Route:
         """Elements, links and media between two nodes."""
         start, end = self.topology.node(sender).partition, self.topology.node(receiver).partition

@@ -271,16 +271,20 @@ def measure(
         if end > first_ns and start < last_ns
     ]
     for peer, own in _by_peer(samples):
-        cut_ns: int | None = None
+        cut: _Cut | None = None
         healed: _Healed | None = None
-        for span, valid_from, valid_until in _valid(_pair_spans(network, element, peer), last_ns):
-            cut_ns = None if not span.path.is_cut else span.from_ns if cut_ns is None else cut_ns
+        spans = _pair_spans(network, element, peer)
+        for span, valid_from, valid_until in _valid(spans, last_ns):
+            if not span.path.is_cut:
+                cut = None
+            elif cut is None or span.from_ns >= cut.until_ns:
+                cut = _cut(network, element, peer, spans, span.from_ns)
             rows = slice(*np.searchsorted(own.sent_ns, (valid_from, valid_until)))
             interval = next((i for i in intervals if i.from_ns < span.until_ns and span.from_ns < i.until_ns), None)
             if interval is None:
                 continue
-            if cut_ns is not None:
-                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns), stalls)
+            if cut is not None:
+                _take_cut(interval, own, cut, span, last_ns, stalls)
                 healed = _Healed() if element[0] == TO_NODE else None
             elif rows.stop > rows.start and not span.path.is_receiver_down:
                 rest = span.path.without(element)
@@ -374,9 +378,13 @@ def _by_peer(samples: Samples) -> Iterator[tuple[int, Samples]]:
 
 
 def _pair_spans(network: Network, element: Element, peer: int) -> list[Span]:
+    return network.spans(*_ends(network, element, peer))
+
+
+def _ends(network: Network, element: Element, peer: int) -> tuple[str, str]:
     direction, node = element
     other = network.node_name(peer)
-    return network.spans(other, node) if direction == TO_NODE else network.spans(node, other)
+    return (other, node) if direction == TO_NODE else (node, other)
 
 
 def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int]]:
@@ -388,19 +396,33 @@ def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int
         settled_ns = longest_ns
 
 
-def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int, stalls: Ints) -> None:
-    """Frames of one sender that met a cut: sent after it took effect, and due before its end was issued. None of them
-    may arrive before that end, and later only those that may have waited on their way to the cut until then: the others
-    were held back by it.
+class _Cut(NamedTuple):
+    from_ns: int
+    until_ns: int
+    longest_ns: int
+    """Longest time to arrival of a frame that is sent meanwhile."""
+
+
+def _cut(network: Network, element: Element, peer: int, spans: Sequence[Span], from_ns: int) -> _Cut:
+    until_ns = network.cut_until_ns(*_ends(network, element, peer), from_ns)
+    longest_ns = max(span.path.longest_ns for span in spans if from_ns <= span.from_ns < until_ns)
+    return _Cut(from_ns, until_ns, longest_ns)
+
+
+def _take_cut(interval: _Interval, own: Samples, cut: _Cut, span: Span, last_ns: int, stalls: Ints) -> None:
+    """Frames of one sender in one span that met a cut: sent after it took effect, and due before its end was issued,
+    whatever else changed meanwhile. None of them may arrive before that end, and later only those that may have waited
+    on their way to the cut until then: the others were held back by it.
     """
-    sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, until_ns))))
-    late_ns = span.path.longest_ns + _stalled_ns(stalls, span.from_ns, until_ns)
+    until_ns = min(cut.until_ns, last_ns)
+    sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, min(span.until_ns, last_ns)))))
+    late_ns = cut.longest_ns + _stalled_ns(stalls, span.from_ns, until_ns)
     is_due = np.minimum(sent.arrive_ns, sent.sent_ns + late_ns) < until_ns - CLOCKS_NS
     has_passed = (sent.arrive_ns != NEVER) & is_due
     # The key of a damaged frame may be that of a datagram that the cut stopped.
     interval.leaked += int((has_passed & (sent.damage != DAMAGED)).sum())
     met = int(np.searchsorted(sent.sent_ns, until_ns - CLOCKS_NS - span.path.delay_ns))
-    interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
+    interval.met[cut.from_ns] = interval.met.get(cut.from_ns, 0) + met
 
 
 def _stalled_ns(stalls: Ints, from_ns: int, until_ns: int) -> int:

@@ -1622,6 +1622,36 @@ def test_a_cut_holds_no_frame_back_until_its_end(delay_ms: int, sender: Impairme
     assert found.leaked == leaked
 
 
+@pytest.mark.parametrize(("leaks", "expected"), [(True, 1095), (False, 0)])
+def test_a_cut_lets_no_frame_pass_while_something_else_changes(leaks: bool, expected: int) -> None:
+    """The port of n1 changes in each 90 ms, and a frame takes 100 ms. One frame per millisecond is sent; from 502 ms to
+    1,636 ms they are due before the end. Those that are sent in the 3 ms after a change begins do not count.
+    """
+    delayed = [Impairment(delay_ns=100 * MS + number % 2) for number in range(14)]
+    changes = [
+        change("impair", at_ms * MS, 2 * MS, targets=("p1/n1",), direction="from-node", asked={"p1/n1": one})
+        for at_ms, one in zip(range(480, 1740, 90), delayed, strict=True)
+    ]
+    frames = sent(3000, delay_ns=100_100_000)
+    frames = lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns < 1737 * MS) & (not leaks))
+    asked = {"p1/n1": {"from-node": delayed[1]}}
+    (found,) = at(N2, frames, asked, *cut_for(1235), *changes)
+
+    assert (found.leaked, found.cuts, found.untested_cuts) == (expected, 1, 0)
+
+
+def test_frames_may_pass_between_two_cuts() -> None:
+    """The first cut ends at 600 ms, the next begins at 601 ms. What is sent before takes 100 ms to get there."""
+    begin, end = cut_for(98)
+    again = replace(begin, id=2, until_id=None, issued_ns=end.issued_ns + MS, effective_ns=end.issued_ns + 3 * MS)
+    frames = sent(1000, delay_ns=100_100_000)
+    frames = lose(frames, (frames.sent_ns >= 402 * MS) & (abs(frames.sent_ns - 500 * MS) > 2 * MS))
+    asked = {"p1/n1": {"from-node": Impairment(delay_ns=100 * MS)}}
+    (found,) = at(N2, frames, asked, begin, end, again, last_ns=1100 * MS)
+
+    assert found.leaked == 0
+
+
 def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
     (found,) = to_n2(sent(1000), CLEAR, CUT)
     assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
