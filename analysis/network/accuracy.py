@@ -648,8 +648,17 @@ def _log_choose(of: int, chosen: int) -> float:
 
 def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
-    if any(impairment.duplicate_ratio for rest in realised.loss_rests for _, impairment in rest.elements):
-        yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
+    elsewhere = max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    if elsewhere:
+        most = min(1.0, asked.duplicate_ratio + elsewhere)
+        low, _ = wilson(
+            losses.duplicated * losses.trials / losses.frames, losses.trials, deviations=asked_delays.DEVIATIONS
+        )
+        share = f"{_percent(losses.duplicated / losses.frames)} of the frames arrived twice"
+        if low > most:
+            yield Remark(Verdict.FAIL, f"{share}, the whole path should double {_percent(most)} at most")
+        else:
+            yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
         return
     # netem passes the copy through the delay line again, where it may be lost or damaged, as may the other copy.
     first, second = chances_of_loss(asked)

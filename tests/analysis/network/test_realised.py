@@ -998,6 +998,23 @@ def test_duplicates_beside_bursts_are_their_share_of_the_frames(doubled: float, 
     assert accuracy.judge(found) == (PASS, "")
 
 
+@pytest.mark.parametrize(
+    ("doubled", "expected"),
+    [
+        (0.1, None),
+        (0.15, None),
+        (0.17, "17 % of the frames arrived twice, the whole path should double 15 % at most"),
+        (0.5, "50 % of the frames arrived twice, the whole path should double 15 % at most"),
+    ],
+)
+def test_no_more_frames_arrive_twice_than_the_whole_path_doubles(doubled: float, expected: str | None) -> None:
+    asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=0.1)}, "p1/n2": {"to-node": COPIED}}
+    (found,) = at(N2, copied(int(10_000 * doubled), 2), asked)
+
+    text = accuracy.judge(found).text
+    assert expected in text if expected is not None else "arrived twice" not in text
+
+
 LOSING = Impairment(loss_ratio=0.1)
 LOSING_BURSTS = replace(BURSTY, loss_burst_frames=8.0)
 QUEUEING = replace(NARROW, rate_bps=10**9)
