@@ -522,6 +522,10 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.PASS, "a queue dropped more than the asked loss")
     elif is_too_high or losses.high < least:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
+    elif losses.uneven is not None:
+        name, of_it, frames, is_too_many = losses.uneven
+        side = "more" if is_too_many else "fewer"
+        yield Remark(Verdict.FAIL, f"of the {frames} frames of {name} {of_it} were lost, {side} than was asked")
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
         yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")

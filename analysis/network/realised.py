@@ -10,6 +10,7 @@ delay, its losses from the losses. Samples sent while an element on their path w
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -164,10 +165,20 @@ class Losses(NamedTuple):
     """Frames of which more than one copy arrived."""
     extra_copies: int
     """Copies beside the first one of each frame."""
+    uneven: Uneven | None
     is_rest_missing: bool
     """Fewer were lost than the rest of the path alone was asked to lose."""
     harm: Harm | None
     """None: not known, because no capture was read."""
+
+
+class Uneven(NamedTuple):
+    """Another node, of whose frames more or fewer were lost than was asked, and than chance explains."""
+
+    name: str
+    lost: int
+    frames: int
+    is_too_many: bool
 
 
 class Rate(NamedTuple):
@@ -299,7 +310,8 @@ def measure(
     sizes_bytes = (smallest_bytes, largest_bytes)
     corrupting = network.corrupting
     return [
-        _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting) for interval in intervals
+        _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting, network.node_name)
+        for interval in intervals
     ]
 
 
@@ -467,6 +479,7 @@ def _realised(
     stalls: Ints,
     queue_drops: Mapping[Element, int],
     corrupting: Collection[Element],
+    name_of: Callable[[int], str],
 ) -> Realised:
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
@@ -487,7 +500,9 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, interval.asked, queue_drops, corrupting, _among(loss_parts, passed, element)),
+        losses=_losses(
+            loss_parts, interval.asked, queue_drops, corrupting, _among(loss_parts, passed, element), name_of
+        ),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
@@ -618,6 +633,7 @@ def _losses(
     queue_drops: Mapping[Element, int],
     corrupting: Collection[Element],
     among: int,
+    name_of: Callable[[int], str],
 ) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
@@ -653,9 +669,30 @@ def _losses(
         low_without_drops=None if dropped is None else _own_share(least, survival.least),
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
+        uneven=_uneven(parts, trials / frames, name_of),
         is_rest_missing=most < sum(len(part) * part.path.lost()[0] for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
+
+
+def _uneven(parts: Sequence[_Part], evidence: float, name_of: Callable[[int], str]) -> Uneven | None:
+    """`evidence`: independent trials per frame. Among more nodes chance finds one that is further off."""
+    of_peer: dict[int, list[_Part]] = defaultdict(list)
+    for part in filter(len, parts):
+        of_peer[int(part.samples.peer[0])].append(part)
+    if len(of_peer) <= 1:
+        return None
+    deviations = math.sqrt(asked_delays.DEVIATIONS**2 + 2 * math.log(len(of_peer)))
+    for peer, own in of_peer.items():
+        frames = sum(map(len, own))
+        lost = sum(int((part.samples.copies == 0).sum()) for part in own)
+        least, most = (sum(len(part) * part.path.lost()[side] for part in own) / frames for side in (0, 1))
+        corrupted = max(part.path.corrupt_ratio for part in own)
+        low, high = wilson(lost * evidence, frames * evidence, deviations)
+        is_too_many = low > most + corrupted and not any(part.path.has_queue for part in own)
+        if is_too_many or high < least:
+            return Uneven(name_of(peer), lost, frames, is_too_many)
+    return None
 
 
 def _unordered(parts: Sequence[_Part], at_ns: Ints, order: npt.NDArray[np.intp]) -> int:

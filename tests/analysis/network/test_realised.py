@@ -197,6 +197,7 @@ SLIGHT = Impairment(delay_ns=50 * MS, jitter_ns=MS)
 JITTERED = Impairment(delay_ns=5 * MS, jitter_ns=2 * MS)
 BURSTY = Impairment(loss_ratio=0.1, loss_burst_frames=4.0)
 COPIED = Impairment(duplicate_ratio=0.05)
+LOSING = Impairment(loss_ratio=0.1)
 NARROW = Impairment(rate_bps=1_000_000, queue_frames=20)
 WIDE = Impairment(delay_ns=50 * MS, jitter_ns=20 * MS)
 REORDERED = Impairment(delay_ns=10 * MS, reorder_ratio=0.3)
@@ -972,6 +973,44 @@ def test_bursts_are_not_judged_where_a_late_delay_line_changes_the_order(
     assert remark.text.partition("; ")[0] == expected if expected else "bursts" not in remark.text
 
 
+NINE_TO_ONE = RNG(28).random(10_000) < 0.1
+
+
+@pytest.mark.parametrize("port", [N2, ("from-node", "p1/n2")])
+@pytest.mark.parametrize(
+    ("losses", "asked", "expected"),
+    [
+        ((0.0, 1.0), LOSING, "of the 8999 frames of p1/n1 0 were lost, fewer than was asked"),
+        ((0.1, 0.1), LOSING, None),
+        ((0.1, 0.16), LOSING, "of the 1001 frames of p1/n3 145 were lost, more than was asked"),
+        ((0.1, 0.05), LOSING, "of the 1001 frames of p1/n3 48 were lost, fewer than was asked"),
+        ((0.1, 0.16), BURSTY, None),
+        ((0.08, 0.3), BURSTY, "frames of p1/n3"),
+        ((0.1, 0.16), replace(LOSING, rate_bps=10**9), None),
+        ((0.1, 0.16), replace(LOSING, corrupt_ratio=0.05), None),
+    ],
+    ids=[
+        "one sender loses all",
+        "as asked",
+        "more of one sender",
+        "fewer of one sender",
+        "bursts, which are less evidence",
+        "many more, in bursts",
+        "a queue that may have dropped them",
+        "damage that may have made them unrecognisable",
+    ],
+)
+def test_losses_strike_the_frames_of_each_node_alike(
+    port: Element, losses: tuple[float, float], asked: Impairment, expected: str | None
+) -> None:
+    is_lost = RNG(29).random(10_000) < np.where(NINE_TO_ONE, losses[1], losses[0])
+    frames = replace(sent(10_000), peer=np.where(NINE_TO_ONE, 2, 0), is_multicast=np.zeros(10_000, np.bool_))
+    (found,) = at(port, lose(frames, is_lost), {"p1/n2": {port[0]: asked}}, queue_drops={port: 10_000})
+
+    text = accuracy.judge(found).text
+    assert expected in text if expected is not None else "frames of" not in text
+
+
 def test_bursts_make_the_interval_wider() -> None:
     assert independent_trials(1000, Impairment(loss_ratio=0.1)) == 1000
     assert independent_trials(1000, BURSTY) == pytest.approx(1000 * 0.27777777 / 1.7222222, rel=1e-6)
@@ -1015,7 +1054,6 @@ def test_no_more_frames_arrive_twice_than_the_whole_path_doubles(doubled: float,
     assert expected in text if expected is not None else "arrived twice" not in text
 
 
-LOSING = Impairment(loss_ratio=0.1)
 LOSING_BURSTS = replace(BURSTY, loss_burst_frames=8.0)
 QUEUEING = replace(NARROW, rate_bps=10**9)
 
