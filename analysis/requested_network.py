@@ -99,8 +99,24 @@ class Path:
         """Part of the frames that no delay line loses; a frame whose duplicate passes is not lost."""
         part = 1.0
         for _, impairment in self.elements:
-            part *= 1.0 - impairment.loss_ratio * (1.0 - impairment.duplicate_ratio)
+            part *= 1.0 - chances_of_loss(impairment)[0] * (1.0 - impairment.duplicate_ratio)
         return part
+
+    def lost(self) -> tuple[float, float]:
+        """Least and greatest part of the frames of which delay lines lose all copies. A copy is made of a frame that is
+        not lost; bursts may lose several copies together, or apart.
+        """
+        least = greatest = 0.0
+        is_bursty = False
+        for _, one in reversed(self.elements):
+            first, second = chances_of_loss(one)
+            none = first * (1.0 - one.duplicate_ratio)
+            two = one.duplicate_ratio * (1.0 - first) * (1.0 - second)
+            least_both, most_both = (0.0, greatest) if is_bursty else (least**2, greatest**2)
+            least = none + (1.0 - none - two) * least + two * least_both
+            greatest = none + (1.0 - none - two) * greatest + two * most_both
+            is_bursty |= one.loss_ratio > 0.0 and one.loss_burst_frames > 1.0
+        return least, greatest
 
     @property
     def corrupt_ratio(self) -> float:
@@ -115,6 +131,20 @@ class Path:
     def longest_ns(self) -> int:
         """Longest time to arrival; a frame that takes longer never arrives."""
         return MARGIN_NS + sum(_longest_ns(impairment) for _, impairment in self.elements) + _bus_ns(self.buses)
+
+
+def chances_of_loss(asked: Impairment) -> tuple[float, float]:
+    """That a frame is lost, and that its copy is if the frame itself was not. In bursts a copy is another step of the
+    Gilbert-Elliott chain, which netem makes only if the frame was not lost: so more of the steps are good than of the
+    frames.
+    """
+    loss, burst = asked.loss_ratio, asked.loss_burst_frames
+    if burst <= 1.0 or not 0.0 < loss < 1.0:
+        return loss, loss
+    leave = 1 / burst
+    enter = min(1.0, loss * leave / (1 - loss))
+    begin = enter * (1 + asked.duplicate_ratio * (1 - enter - leave))
+    return begin / (begin + leave), enter
 
 
 class Span(NamedTuple):
@@ -169,6 +199,12 @@ class Network:
         tracks += [(("cut", blocker), self.cuts.get(blocker, ()), False) for blocker in blockers]
         tracks.append((("down", receiver), self.downs.get(receiver, ()), False))
         return list(_spans(tracks, route))
+
+    def cut_until_ns(self, sender: str, receiver: str, from_ns: int) -> int:
+        """When the end of a cut was issued that is in force at `from_ns`, at the earliest."""
+        blockers = [(sender, receiver), *(("", link) for link in self.route(sender, receiver).links)]
+        changes = (change for blocker in blockers for change in self.cuts.get(blocker, ()))
+        return min((one.issued_ns for one in changes if not one.state and one.issued_ns >= from_ns), default=END_NS)
 
     def route(self, sender: str, receiver: str) -> Route:
         """Elements, links and media between two nodes."""

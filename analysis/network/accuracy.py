@@ -43,7 +43,7 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import LONGEST_JITTERS, Element, Network
+from analysis.requested_network import LONGEST_JITTERS, Element, Network, chances_of_loss
 from analysis.requested_network import Path as NetworkPath
 from analysis.schema import LINKS
 from analysis.tasks import OfSpark
@@ -58,6 +58,8 @@ CANDIDATES = 16
 REFERENCES = 2
 CHECKED_OF = 20
 """About one frame of so many is checked for damage in a run in which no corruption was asked for."""
+ALL_CHECKED_BYTES = 16 * 2**20
+"""All frames of a capture of at most this size are checked, as a block in twenty may miss short intervals."""
 FRAMES_PER_TASK = 4_000_000
 """About the most frames that a task may hold in memory: some hundred MB."""
 
@@ -126,7 +128,8 @@ def measured(
     queue_drops: Mapping[Element, int] = NO_DROPS,
 ) -> dict[int, list[LinkRow]]:
     """Rows of both ports of these members. `chosen`: result of `references`."""
-    checked_of = 1 if network.corrupting else CHECKED_OF
+    is_small = capture is not None and capture.stat().st_size <= ALL_CHECKED_BYTES
+    checked_of = 1 if network.corrupting or is_small else CHECKED_OF
     ports = pairing.samples(frames, network.topology, chosen, members, capture, checked_of)
     found: dict[int, list[LinkRow]] = defaultdict(list)
     for member in members:
@@ -234,6 +237,11 @@ LEAST_SKIPPED = 0.9
 """Part of the skipping frames that must be seen to skip the delay line: a busy machine may keep the others as long."""
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
+STRANGE_RATIO = 0.01
+"""More than the part of the frames that were lost, but in whose place one came that was damaged elsewhere."""
+UNORDERED_RATIO = 0.01
+AMONG_RATIO = 0.01
+"""Most other frames between those whose bursts are judged, as a part of them."""
 STALLED_RATIO = 0.1
 """Largest part of an interval's frames that stalls may delay: beyond it the others are no fair sample."""
 
@@ -475,6 +483,8 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
     if harm is None:
         if asked.corrupt_ratio:
             yield Remark(Verdict.UNKNOWN, "the capture was not read, so corruption is not judged")
+        else:
+            yield Remark(Verdict.PASS, "none of the frames was verified, so damage is not judged")
         return
     fewest_damaged, most_damaged = _corruption_asked(realised)
     if not most_damaged and not harm.may_be_foreign:
@@ -482,11 +492,14 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
             checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
             yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
-    fewest_lost, least_lost, doubled = _losses_asked(realised)
+    lost = _loss_asked(asked)
     # An intact copy may arrive in place of one that is damaged.
-    fewest = _either(fewest_lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
-    most = _either(least_lost, most_damaged)
+    doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    fewest = _either(lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
+    most = _either(lost, most_damaged)
     is_too_high = harm.damaged > 0 and harm.low > most and not _has_queue(realised.loss_rests, asked)
+    # What queues dropped was neither damaged nor intact.
+    is_too_high |= harm.damaged_low > most_damaged + STRANGE_RATIO * harm.strangers
     if is_too_high or harm.high < fewest:
         share, wanted = _percent(harm.ratio), _percent(asked.corrupt_ratio)
         yield Remark(Verdict.FAIL, f"{share} of the frames were lost or damaged, {wanted} was to be damaged")
@@ -496,7 +509,7 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
-    fewest, least, _ = _losses_asked(realised)
+    least = _loss_asked(asked)
     most = _most_lost(realised)
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
@@ -505,8 +518,12 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
         yield Remark(Verdict.UNKNOWN, "what queues dropped was not counted, so losses are not judged")
     elif is_too_high and has_queue and undropped is not None and undropped <= most:
         yield Remark(Verdict.PASS, "a queue dropped more than the asked loss")
-    elif is_too_high or losses.high < fewest:
+    elif is_too_high or losses.high < least:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
+    elif losses.uneven is not None:
+        name, of_it, frames, is_too_many = losses.uneven
+        side = "more" if is_too_many else "fewer"
+        yield Remark(Verdict.FAIL, f"of the {frames} frames of {name} {of_it} were lost, {side} than was asked")
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
         yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")
@@ -514,31 +531,12 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 def _most_lost(realised: Realised) -> float:
     """Greatest part of the frames that is lost, other than by queues."""
-    return _either(_losses_asked(realised)[1], _corruption_asked(realised)[1])
+    return _either(_loss_asked(realised.asked), _corruption_asked(realised)[1])
 
 
-def _losses_asked(realised: Realised) -> tuple[float, float, float]:
-    """Part of the frames that is lost if the rest of the path makes copies, and if it makes none; and the greatest part
-    that is sent twice. Of copies all must be lost.
-    """
-    asked = realised.asked
-    loss, _ = _chances_of_loss(asked)
-    doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
-    return loss * max(0.0, 1 - doubled), loss * (1 - asked.duplicate_ratio), doubled
-
-
-def _chances_of_loss(asked: Impairment) -> tuple[float, float]:
-    """That a frame is lost, and that its copy is if the frame itself was not. In bursts a copy is another step of the
-    Gilbert-Elliott chain, which netem makes only if the frame was not lost: so more of the steps are good than of the
-    frames.
-    """
-    loss, burst = asked.loss_ratio, asked.loss_burst_frames
-    if burst <= 1.0 or not 0.0 < loss < 1.0:
-        return loss, loss
-    leave = 1 / burst
-    enter = min(1.0, loss * leave / (1 - loss))
-    begin = enter * (1 + asked.duplicate_ratio * (1 - enter - leave))
-    return begin / (begin + leave), enter
+def _loss_asked(asked: Impairment) -> float:
+    """Part of the frames that is lost at the element itself: of copies all must be lost."""
+    return chances_of_loss(asked)[0] * (1 - asked.duplicate_ratio)
 
 
 def _corruption_asked(realised: Realised) -> tuple[float, float]:
@@ -558,6 +556,14 @@ def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
         return
     if asked.corrupt_ratio or any(map(_hides_bursts, realised.loss_rests)):
         yield Remark(Verdict.PASS, "bursts are not told apart from other losses, or from another order: not judged")
+        return
+    if losses.unordered > UNORDERED_RATIO * losses.frames:
+        yield Remark(
+            Verdict.PASS, "senders' delay lines may have changed the order of the frames, so bursts are not judged"
+        )
+        return
+    if losses.among > AMONG_RATIO * losses.frames:
+        yield Remark(Verdict.PASS, "bursts may have struck other frames between these, so they are not judged")
         return
     if losses.bursts < ENOUGH_BURSTS or losses.burst_frames is None:
         yield Remark(Verdict.UNKNOWN, f"only {losses.bursts} bursts of losses, {ENOUGH_BURSTS} are needed")
@@ -644,11 +650,20 @@ def _log_choose(of: int, chosen: int) -> float:
 
 def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
-    if any(impairment.duplicate_ratio for rest in realised.loss_rests for _, impairment in rest.elements):
-        yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
+    elsewhere = max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    if elsewhere:
+        most = min(1.0, asked.duplicate_ratio + elsewhere)
+        low, _ = wilson(
+            losses.duplicated * losses.trials / losses.frames, losses.trials, deviations=asked_delays.DEVIATIONS
+        )
+        share = f"{_percent(losses.duplicated / losses.frames)} of the frames arrived twice"
+        if low > most:
+            yield Remark(Verdict.FAIL, f"{share}, the whole path should double {_percent(most)} at most")
+        else:
+            yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
         return
     # netem passes the copy through the delay line again, where it may be lost or damaged, as may the other copy.
-    first, second = _chances_of_loss(asked)
+    first, second = chances_of_loss(asked)
     expected = asked.duplicate_ratio * (1 - first) * (1 - second)
     # Further on, or before, both may be lost alone. A frame that a queue dropped may have been a copy.
     survival = min((rest.survival for rest in realised.loss_rests), default=1.0)

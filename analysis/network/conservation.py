@@ -7,7 +7,9 @@ Frames of any protocol are counted. `offered` comes from the capture: towards a 
 its address or to all, from a node those that it sent. `arrived` towards a node comes from the capture, too; from a node
 it is the number of frames that its tree let through, by the kernel's count. Both are without the copies that delay
 lines made. A copy may be dropped like any frame, so those that arrived are all only if nothing was dropped in the whole
-run; else they are known if the delay lines on the way count them, as simulated ones do. If not, `arrived` is null.
+run; else they are known if the delay lines on the way count them, as simulated ones do. If not, `arrived` is null. It
+is null, too, if they are not counted and more arrived than is explained: frames that are none of the protocol's are
+copied as well.
 `dropped_before`: towards a node, frames lost at the senders' own ports, or still there at the end. It is known if there
 is none, or if all frames of these senders were addressed to the node, too; else (and where links or shared media
 dropped or held frames) it is null. Where something is null, so is `unexplained`. Damaged frames are not told from
@@ -87,12 +89,14 @@ def balance(
         copies = _copies(extra_copies.get((TO_NODE, name), 0), on_way, is_lossless)
         arrived = None if copies is None else seen[TO_NODE, node.index] - copies
         towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
+        towards |= _of_copies(towards, on_way)
         entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in down else ""})
         own = uplinks[node.index]
         here = [made[one] for one in made if one == (FROM_NODE, name)]
         copies = _copies(extra_copies.get((FROM_NODE, name), 0), here, is_lossless and not is_corrupting)
         through = None if own is None or copies is None else own.sent_frames - copies
-        entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""})
+        entry = _entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""}
+        entries.append(entry | _of_copies(entry, here))
     return entries
 
 
@@ -135,6 +139,14 @@ def _entry(
     if arrived is not None and before is not None and counters is not None:
         entry["unexplained"] = offered - arrived - before - counters.dropped_frames - counters.backlog_frames
     return entry
+
+
+def _of_copies(entry: Mapping[str, Any], made: Sequence[int | None]) -> dict[str, Any]:
+    """What is null where more arrived than is explained, and copies are not counted: copies that are seen are those of
+    the protocol's frames alone, and any frame may be copied.
+    """
+    is_more = None in made and entry["unexplained"] is not None and entry["unexplained"] < 0
+    return {"arrived": None, "unexplained": None} if is_more else {}
 
 
 def _copies(seen: int, made: Sequence[int | None], is_lossless: bool) -> int | None:

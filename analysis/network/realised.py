@@ -10,6 +10,7 @@ delay, its losses from the losses. Samples sent while an element on their path w
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.network import asked_delays
-from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
+from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, chances_of_loss, queue_ns
 from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
@@ -132,6 +133,10 @@ class Harm(NamedTuple):
     damaged_ratio: float
     hidden: float
     """Part of the damages that no checksum shows: those of the MAC addresses."""
+    damaged_low: float
+    """Least part of the arrivals that are damaged."""
+    strangers: bool
+    """Frames of other datagrams may have been damaged where, or while, none of these were asked to be."""
     ratio: float
     low: float
     high: float
@@ -152,6 +157,11 @@ class Losses(NamedTuple):
     """Of one frame."""
     burst_frames: float | None
     """Mean length of the runs of lost frames; None: none was lost."""
+    among: int
+    """Other frames that passed the element between these, where bursts are requested: they may have been lost, too."""
+    unordered: int
+    """Frames that came by other delay lines than the ones before them, and so soon after them that a lateness that is
+    allowed may have made them come before."""
     dropped: int | None
     """Most of the frames that queues on the way dropped; None: not known."""
     low_without_drops: float | None
@@ -160,10 +170,20 @@ class Losses(NamedTuple):
     """Frames of which more than one copy arrived."""
     extra_copies: int
     """Copies beside the first one of each frame."""
+    uneven: Uneven | None
     is_rest_missing: bool
     """Fewer were lost than the rest of the path alone was asked to lose."""
     harm: Harm | None
     """None: not known, because no capture was read."""
+
+
+class Uneven(NamedTuple):
+    """Another node, of whose frames more or fewer were lost than was asked, and than chance explains."""
+
+    name: str
+    lost: int
+    frames: int
+    is_too_many: bool
 
 
 class Rate(NamedTuple):
@@ -276,16 +296,20 @@ def measure(
         if end > first_ns and start < last_ns
     ]
     for peer, own in _by_peer(samples):
-        cut_ns: int | None = None
+        cut: _Cut | None = None
         healed: _Healed | None = None
-        for span, valid_from, valid_until in _valid(_pair_spans(network, element, peer), last_ns):
-            cut_ns = None if not span.path.is_cut else span.from_ns if cut_ns is None else cut_ns
+        spans = _pair_spans(network, element, peer)
+        for span, valid_from, valid_until in _valid(spans, last_ns):
+            if not span.path.is_cut:
+                cut = None
+            elif cut is None or span.from_ns >= cut.until_ns:
+                cut = _cut(network, element, peer, spans, span.from_ns)
             rows = slice(*np.searchsorted(own.sent_ns, (valid_from, valid_until)))
             interval = next((i for i in intervals if i.from_ns < span.until_ns and span.from_ns < i.until_ns), None)
             if interval is None:
                 continue
-            if cut_ns is not None:
-                _take_cut(interval, own, cut_ns, span, min(span.until_ns, last_ns), stalls)
+            if cut is not None:
+                _take_cut(interval, own, cut, span, last_ns, stalls)
                 healed = _Healed() if element[0] == TO_NODE else None
             elif rows.stop > rows.start and not span.path.is_receiver_down:
                 rest = span.path.without(element)
@@ -300,7 +324,8 @@ def measure(
     sizes_bytes = (smallest_bytes, largest_bytes)
     corrupting = network.corrupting
     return [
-        _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting) for interval in intervals
+        _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting, network.node_name)
+        for interval in intervals
     ]
 
 
@@ -321,7 +346,9 @@ def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
 
 
 def wilson(hits: float, trials: float, deviations: float = Z99) -> tuple[float, float]:
-    """Confidence interval of a ratio, of 99 % unless `deviations` are given."""
+    """Confidence interval of a ratio, of 99 % unless `deviations` are given: Wilson's, or where hits or misses are few
+    the exact one, because one sample in ten in which 0.1 hits are expected has one, and Wilson's excludes that.
+    """
     if trials <= 0:
         return 0.0, 1.0
     ratio, square = hits / trials, deviations * deviations
@@ -330,7 +357,28 @@ def wilson(hits: float, trials: float, deviations: float = Z99) -> tuple[float, 
     # At the ends the exact value is 0 or 1; rounding must not turn "none" into "some".
     low = 0.0 if hits <= 0 else max(0.0, (middle - spread) / (1 + square / trials))
     high = 1.0 if hits >= trials else min(1.0, (middle + spread) / (1 + square / trials))
+    chance = math.erfc(deviations / math.sqrt(2)) / 2
+    if hits < FEW:
+        low = min(low, _least_ratio(int(hits), trials, chance))
+    if trials - hits < FEW:
+        high = max(high, 1.0 - _least_ratio(int(trials - hits), trials, chance))
     return low, high
+
+
+FEW = 100
+_HALVINGS = 40
+
+
+def _least_ratio(hits: int, trials: float, chance: float) -> float:
+    """Ratio at which so many hits, or more, have this chance (Clopper and Pearson)."""
+    fewer = np.arange(hits)
+    ways = np.array([math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in range(hits)])
+    low, high = 0.0, hits / trials
+    for _ in range(_HALVINGS if hits else 0):
+        ratio = (low + high) / 2
+        terms = ways + fewer * math.log(ratio) + (trials - fewer) * math.log1p(-ratio)
+        low, high = (ratio, high) if 1 - np.exp(terms).sum() < chance else (low, ratio)
+    return low
 
 
 def independent_trials(frames: int, asked: Impairment) -> float:
@@ -356,9 +404,13 @@ def _by_peer(samples: Samples) -> Iterator[tuple[int, Samples]]:
 
 
 def _pair_spans(network: Network, element: Element, peer: int) -> list[Span]:
+    return network.spans(*_ends(network, element, peer))
+
+
+def _ends(network: Network, element: Element, peer: int) -> tuple[str, str]:
     direction, node = element
     other = network.node_name(peer)
-    return network.spans(other, node) if direction == TO_NODE else network.spans(node, other)
+    return (other, node) if direction == TO_NODE else (node, other)
 
 
 def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int]]:
@@ -370,19 +422,33 @@ def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int
         settled_ns = longest_ns
 
 
-def _take_cut(interval: _Interval, own: Samples, cut_ns: int, span: Span, until_ns: int, stalls: Ints) -> None:
-    """Frames of one sender that met a cut: sent after it took effect, and due before its end was issued. None of them
-    may arrive before that end, and later only those that may have waited on their way to the cut until then: the others
-    were held back by it.
+class _Cut(NamedTuple):
+    from_ns: int
+    until_ns: int
+    longest_ns: int
+    """Longest time to arrival of a frame that is sent meanwhile."""
+
+
+def _cut(network: Network, element: Element, peer: int, spans: Sequence[Span], from_ns: int) -> _Cut:
+    until_ns = network.cut_until_ns(*_ends(network, element, peer), from_ns)
+    longest_ns = max(span.path.longest_ns for span in spans if from_ns <= span.from_ns < until_ns)
+    return _Cut(from_ns, until_ns, longest_ns)
+
+
+def _take_cut(interval: _Interval, own: Samples, cut: _Cut, span: Span, last_ns: int, stalls: Ints) -> None:
+    """Frames of one sender in one span that met a cut: sent after it took effect, and due before its end was issued,
+    whatever else changed meanwhile. None of them may arrive before that end, and later only those that may have waited
+    on their way to the cut until then: the others were held back by it.
     """
-    sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, until_ns))))
-    late_ns = span.path.longest_ns + _stalled_ns(stalls, span.from_ns, until_ns)
+    until_ns = min(cut.until_ns, last_ns)
+    sent = own.select(slice(*np.searchsorted(own.sent_ns, (span.from_ns + CLOCKS_NS, min(span.until_ns, last_ns)))))
+    late_ns = cut.longest_ns + _stalled_ns(stalls, span.from_ns, until_ns)
     is_due = np.minimum(sent.arrive_ns, sent.sent_ns + late_ns) < until_ns - CLOCKS_NS
     has_passed = (sent.arrive_ns != NEVER) & is_due
     # The key of a damaged frame may be that of a datagram that the cut stopped.
     interval.leaked += int((has_passed & (sent.damage != DAMAGED)).sum())
     met = int(np.searchsorted(sent.sent_ns, until_ns - CLOCKS_NS - span.path.delay_ns))
-    interval.met[cut_ns] = interval.met.get(cut_ns, 0) + met
+    interval.met[cut.from_ns] = interval.met.get(cut.from_ns, 0) + met
 
 
 def _stalled_ns(stalls: Ints, from_ns: int, until_ns: int) -> int:
@@ -427,11 +493,13 @@ def _realised(
     stalls: Ints,
     queue_drops: Mapping[Element, int],
     corrupting: Collection[Element],
+    name_of: Callable[[int], str],
 ) -> Realised:
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
         parts = _one_receiver_each(parts)
-    passed = samples.select(slice(0)) if interval.asked.rate_bps is None else _passed(parts, element, samples, interval)
+    is_passed_needed = interval.asked.rate_bps is not None or interval.asked.loss_burst_frames > 1.0
+    passed = _passed(parts, element, samples, interval) if is_passed_needed else samples.select(slice(0))
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
         parts,
@@ -447,7 +515,9 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, interval.asked, queue_drops, corrupting),
+        losses=_losses(
+            loss_parts, interval.asked, queue_drops, corrupting, _among(loss_parts, passed, element), name_of
+        ),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
@@ -577,15 +647,21 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
 
 
 def _losses(
-    parts: Sequence[_Part], asked: Impairment, queue_drops: Mapping[Element, int], corrupting: Collection[Element]
+    parts: Sequence[_Part],
+    asked: Impairment,
+    queue_drops: Mapping[Element, int],
+    corrupting: Collection[Element],
+    among: int,
+    name_of: Callable[[int], str],
 ) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
         return None
     at_ns = np.concatenate([part.samples.sent_ns + part.before_ns for part in parts])
     copies = np.concatenate([part.samples.copies for part in parts])
-    survival = sum(len(part) * part.rest.survival for part in parts) / frames
-    is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]
+    survival = _survival(parts, asked, frames)
+    order = np.argsort(at_ns, kind="stable")
+    is_lost = (copies == 0)[order]
     lost = int(is_lost.sum())
     begins, ends = is_lost & ~np.append(False, is_lost[:-1]), is_lost & ~np.append(is_lost[1:], False)
     bursts = int(begins.sum())
@@ -600,19 +676,49 @@ def _losses(
         frames=frames,
         trials=trials,
         lost=lost,
-        ratio=_own_share(lost / frames, survival),
-        low=_own_share(low, survival),
-        high=_own_share(high, survival),
+        ratio=_own_share(lost / frames, survival.most),
+        low=_own_share(low, survival.least),
+        high=_own_share(high, survival.most),
         bursts=bursts,
         single_bursts=int((begins & ends).sum()),
         burst_frames=lost / bursts if bursts else None,
+        among=among,
+        unordered=_unordered(parts, at_ns, order),
         dropped=dropped,
-        low_without_drops=None if dropped is None else _own_share(least, survival),
+        low_without_drops=None if dropped is None else _own_share(least, survival.least),
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
-        is_rest_missing=most < sum(len(part) * _least_lost(part) for part in parts) / frames,
+        uneven=_uneven(parts, trials / frames, name_of),
+        is_rest_missing=most < sum(len(part) * part.path.lost()[0] for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
+
+
+def _uneven(parts: Sequence[_Part], evidence: float, name_of: Callable[[int], str]) -> Uneven | None:
+    """`evidence`: independent trials per frame. Among more nodes chance finds one that is further off."""
+    of_peer: dict[int, list[_Part]] = defaultdict(list)
+    for part in filter(len, parts):
+        of_peer[int(part.samples.peer[0])].append(part)
+    if len(of_peer) <= 1:
+        return None
+    deviations = math.sqrt(asked_delays.DEVIATIONS**2 + 2 * math.log(len(of_peer)))
+    for peer, own in of_peer.items():
+        frames = sum(map(len, own))
+        lost = sum(int((part.samples.copies == 0).sum()) for part in own)
+        least, most = (sum(len(part) * part.path.lost()[side] for part in own) / frames for side in (0, 1))
+        corrupted = max(part.path.corrupt_ratio for part in own)
+        low, high = wilson(lost * evidence, frames * evidence, deviations)
+        is_too_many = low > most + corrupted and not any(part.path.has_queue for part in own)
+        if is_too_many or high < least:
+            return Uneven(name_of(peer), lost, frames, is_too_many)
+    return None
+
+
+def _unordered(parts: Sequence[_Part], at_ns: Ints, order: npt.NDArray[np.intp]) -> int:
+    lines = [tuple(element for element, one in part.rest.elements if one.delay_ns and part.before_ns) for part in parts]
+    number = {line: place for place, line in enumerate(dict.fromkeys(lines))}
+    line = np.repeat([number[line] for line in lines], [len(part) for part in parts])[order]
+    return int(((np.diff(line) != 0) & (np.diff(at_ns[order]) < LATE_NS)).sum())
 
 
 def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int | None:
@@ -627,26 +733,29 @@ def _dropped(parts: Sequence[_Part], queue_drops: Mapping[Element, int]) -> int 
 
 
 def _harm(
-    parts: Sequence[_Part], frames: int, lost: int, survival: float, trials: float, corrupting: Collection[Element]
+    parts: Sequence[_Part], frames: int, lost: int, survival: _Survival, trials: float, corrupting: Collection[Element]
 ) -> Harm | None:
     damage = np.concatenate([_arrived(part.samples.damage, part) for part in parts])
     damaged, checked = int((damage == DAMAGED).sum()), int((damage != NOT_KNOWN).sum())
     if checked < min(1, len(damage)):
         return None
     low, high = wilson((lost + damaged) * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
-    ratio, low, high = (_own_share(share, survival) for share in ((lost + damaged) / frames, low, high))
     size_bytes = sum(int(part.samples.length.sum()) for part in parts)
     # Frames that a receiver's port damages arrive at that port alone.
     passed = {element for part in parts for element, _ in part.path.elements}
+    foreign = {element for element in corrupting if element[0] != TO_NODE or element in passed}
+    harming = {element for part in parts for element, one in part.path.elements if one.corrupt_ratio}
     return Harm(
         damaged=damaged,
         checked=checked,
-        may_be_foreign=any(element[0] != TO_NODE or element in passed for element in corrupting),
+        may_be_foreign=bool(foreign),
         damaged_ratio=damaged / max(1, checked) * len(damage) / frames,
         hidden=_NO_CHECKSUM_BYTES * frames / size_bytes if size_bytes else 0.0,
-        ratio=ratio,
-        low=low,
-        high=high,
+        damaged_low=wilson(damaged, checked, deviations=asked_delays.DEVIATIONS)[0],
+        strangers=not foreign <= harming,
+        ratio=_own_share((lost + damaged) / frames, survival.most),
+        low=_own_share(low, survival.least),
+        high=_own_share(high, survival.most),
     )
 
 
@@ -654,10 +763,20 @@ _NO_CHECKSUM_BYTES = 12
 """Both MAC addresses."""
 
 
-def _least_lost(part: _Part) -> float:
-    """Part of the frames that the rest of the path alone loses. Of a frame's copies all must be lost."""
-    single = 1.0 - part.path.duplicate_ratio
-    return 1.0 - math.prod(1.0 - one.loss_ratio * single for _, one in part.rest.elements)
+class _Survival(NamedTuple):
+    """Part of the frames that the rest of the path lets through, if the element loses and copies what it should."""
+
+    least: float
+    most: float
+
+
+def _survival(parts: Sequence[_Part], asked: Impairment, frames: int) -> _Survival:
+    own = 1.0 - chances_of_loss(asked)[0] * (1.0 - asked.duplicate_ratio)
+    if not own:
+        rest = sum(len(part) * part.rest.survival for part in parts) / frames
+        return _Survival(rest, rest)
+    least, most = (sum(len(part) * part.path.lost()[side] for part in parts) / frames for side in (0, 1))
+    return _Survival((1.0 - most) / own, (1.0 - least) / own)
 
 
 def _own_share(loss: float, survival: float) -> float:
@@ -704,6 +823,16 @@ def _is_all(parts: Sequence[_Part], passed: Samples, column: Callable[[Samples],
     if not len(own_ns):
         return False
     return int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) <= len(own_ns)
+
+
+def _among(parts: Sequence[_Part], passed: Samples, element: Element) -> int:
+    """Frames that passed between the first and the last one of these parts, and are none of theirs."""
+    own_ns, every_ns = _of_arrived(parts, lambda part: part.samples.arrive_ns), passed.arrive_ns
+    if element[0] == FROM_NODE:
+        own_ns, every_ns = np.concatenate([own_ns[:0], *(part.samples.sent_ns for part in parts)]), passed.sent_ns
+    if not len(own_ns):
+        return len(passed)
+    return max(0, int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) - len(own_ns))
 
 
 def _longest_ns(parts: Sequence[_Part], every: Sequence[_Part], passed: Samples) -> int:

@@ -176,6 +176,35 @@ def test_copies_that_were_dropped_are_counted_or_leave_the_rest_unknown(
     assert (found["arrived"], found["unexplained"]) == expected
 
 
+@pytest.mark.parametrize("port", [TO_N2, FROM_N1])
+@pytest.mark.parametrize(
+    ("copying", "counts", "arrive", "expected"),
+    [
+        (True, {}, 108, None),
+        (True, {}, 107, 0),
+        (True, {}, 106, 1),
+        (True, {"duplicated_frames": 5}, 108, -1),
+        (False, {}, 108, -1),
+    ],
+    ids=["a doubled report", "none", "a frame is missing", "copies are counted", "no copies were asked for"],
+)
+def test_copies_of_frames_of_other_programs_are_not_seen(
+    port: tuple[str, str], copying: bool, counts: dict[str, int], arrive: int, expected: int | None
+) -> None:
+    """Of 100 datagrams five are seen to be doubled; two reports of IGMP have no number."""
+    igmp = Flow(0, "from-node", 0x01005E000016, 0xE0000016, 2)
+    known = manifest(counted(port, arrive, **counts))
+    made = {(port[1], port[0])}
+    found = balance(
+        (igmp, to_group(0, 100), to_group(1, arrive, "to-node")),
+        ONE,
+        known,
+        dict.fromkeys(made, 5),
+        copying=made if copying else (),
+    )
+    assert [entry["unexplained"] for entry in found if (entry["node"], entry["direction"]) == port] == [expected]
+
+
 @pytest.mark.parametrize(("kept", "counts", "expected"), [(0, {}, 0), (1, {}, None), (1, {"duplicated_frames": 25}, 0)])
 def test_copies_of_a_senders_port_that_are_dropped_further_on(
     kept: int, counts: dict[str, int], expected: int | None

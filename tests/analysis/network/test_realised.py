@@ -65,7 +65,7 @@ def sent(
         length=np.full(count, 600, np.int64),
         is_multicast=np.ones(count, np.bool_),
         is_near=np.full(count, is_near, np.bool_),
-        damage=np.full(count, NOT_KNOWN, np.int8),
+        damage=np.full(count, INTACT, np.int8),
     )
 
 
@@ -104,6 +104,10 @@ def sampled(samples: Samples) -> Samples:
     """One frame of twenty is checked."""
     is_checked = np.arange(len(samples)) % 20 == 0
     return replace(samples, damage=np.where(is_checked, samples.damage, NOT_KNOWN).astype(np.int8))
+
+
+def unread(samples: Samples) -> Samples:
+    return replace(samples, damage=np.full(len(samples), NOT_KNOWN, np.int8))
 
 
 UNRECOGNISABLE = "frames that are damaged beyond recognition count as lost"
@@ -193,6 +197,7 @@ SLIGHT = Impairment(delay_ns=50 * MS, jitter_ns=MS)
 JITTERED = Impairment(delay_ns=5 * MS, jitter_ns=2 * MS)
 BURSTY = Impairment(loss_ratio=0.1, loss_burst_frames=4.0)
 COPIED = Impairment(duplicate_ratio=0.05)
+LOSING = Impairment(loss_ratio=0.1)
 NARROW = Impairment(rate_bps=1_000_000, queue_frames=20)
 WIDE = Impairment(delay_ns=50 * MS, jitter_ns=20 * MS)
 REORDERED = Impairment(delay_ns=10 * MS, reorder_ratio=0.3)
@@ -358,10 +363,16 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "no loss": (lossy(20_000, 0.0, 4), Impairment(loss_ratio=0.1), FAIL, "0 % of the frames were lost, 10 % was asked"),
     "everything lost as asked": (lossy(300, 1.0, 4), Impairment(loss_ratio=1.0), PASS, ""),
     "corruption in a capture that was not read": (
-        lose(sent(5000), np.arange(5000) % 50 == 0),
+        unread(lose(sent(5000), np.arange(5000) % 50 == 0)),
         CORRUPT,
         UNKNOWN,
         "the capture was not read, so corruption is not judged",
+    ),
+    "no corruption asked, and no frame was verified": (
+        unread(sent(5000)),
+        CLEAR,
+        PASS,
+        "none of the frames was verified, so damage is not judged",
     ),
     "corruption as asked, a part of it unrecognisable": (damaged(0.08, lost=0.02), CORRUPT, PASS, UNRECOGNISABLE),
     "corruption as asked, none of it unrecognisable": (damaged(0.1), CORRUPT, PASS, UNRECOGNISABLE),
@@ -502,6 +513,35 @@ def test_the_network_is_judged_by_what_was_asked(case: str) -> None:
     remark = accuracy.judge(found)
     assert remark.verdict is verdict
     assert text in remark.text if verdict is FAIL else text == remark.text
+
+
+BESIDE_A_RATE = {"corrupt_ratio": 0.01, "rate_bps": 10**9}
+
+
+@pytest.mark.parametrize(
+    ("part", "lost", "own", "sender", "expected"),
+    [
+        (0.03, 0.3, BESIDE_A_RATE, CLEAR, (FAIL, "32.1 % of the frames were lost or damaged, 1 % was to be damaged")),
+        (0.02, 0.3, BESIDE_A_RATE, CLEAR, (FAIL, "31.4 % of the frames were lost or damaged, 1 % was to be damaged")),
+        (0.01, 0.3, BESIDE_A_RATE, CLEAR, None),
+        (0.02, 0.3, {"rate_bps": 10**9}, CORRUPT, (FAIL, "31.4 % of the frames were lost or damaged, 0 % was to be")),
+        (0.01, 0.3, {"rate_bps": 10**9}, CORRUPT, None),
+    ],
+    ids=["three times as much", "twice as much", "as asked", "unasked", "of other senders, perhaps"],
+)
+def test_a_queue_damages_no_frame(
+    part: float, lost: float, own: dict[str, Any], sender: Impairment, expected: tuple[Verdict, str] | None
+) -> None:
+    """A queue drops a part of the frames, and this part of the others is damaged. n3 sends nothing."""
+    is_lost = RNG(23).permutation(10_000) < 10_000 * lost
+    harm = np.full(10_000, INTACT, np.int8)
+    harm[np.flatnonzero(~is_lost)[RNG(24).permutation(7000) < 7000 * part]] = DAMAGED
+    frames = replace(lose(sent(10_000), is_lost), damage=harm)
+    asked = {"p1/n2": {"to-node": Impairment(**own)}, "p1/n3": {"from-node": sender}}
+    (found,) = at(N2, frames, asked, queue_drops={N2: 3000})
+
+    text = accuracy.judge(found).text
+    assert expected[1] in text if expected is not None else "damaged," not in text
 
 
 UNASKED = (FAIL, "100 of 9000 checked frames were damaged, and no corruption was asked for")
@@ -858,6 +898,119 @@ def test_bursts_run_through_the_frames_of_all_senders() -> None:
     assert losses_of(found).burst_frames == 4.0
 
 
+STRUCK = "bursts may have struck other frames between these, so they are not judged"
+
+
+@pytest.mark.parametrize("port", [N2, ("from-node", "p1/n2")])
+@pytest.mark.parametrize(
+    ("every", "other", "expected"),
+    [
+        (2, Impairment(loss_ratio=0.01), STRUCK),
+        (2, Impairment(rate_bps=10**8), STRUCK),
+        (50, Impairment(loss_ratio=0.01), STRUCK),
+        (200, Impairment(loss_ratio=0.01), ""),
+        (2, CLEAR, ""),
+    ],
+    ids=["half, lossy", "half, with a queue", "one of 50", "one of 200", "half, as clear as the others"],
+)
+def test_bursts_are_judged_by_frames_that_follow_each_other(
+    port: Element, every: int, other: Impairment, expected: str
+) -> None:
+    """Unicasts between n2 and the others, of which one in so many is one of n3, whose port is impaired."""
+    is_other = np.arange(40_000) % every == 0
+    frames = replace(sent(40_000), peer=np.where(is_other, 2, 0), is_multicast=np.zeros(40_000, np.bool_))
+    frames = lose(frames, gilbert_elliott(40_000, 0.1, 4.0, 5))
+    far = "from-node" if port == N2 else "to-node"
+    (found,) = at(port, frames, {"p1/n2": {port[0]: BURSTY}, "p1/n3": {far: other}})
+
+    assert accuracy.judge(found) == (PASS, expected)
+
+
+def test_frames_that_are_lost_behind_a_sender_pass_its_port() -> None:
+    is_other = np.arange(40_000) % 2 == 0
+    frames = replace(sent(40_000), peer=np.where(is_other, 2, 0), is_multicast=np.zeros(40_000, np.bool_))
+    frames = lose(frames, is_other | gilbert_elliott(40_000, 0.1, 4.0, 5))
+    asked = {"p1/n2": {"from-node": BURSTY}, "p1/n3": {"to-node": Impairment(loss_ratio=1.0)}}
+    (found,) = at(("from-node", "p1/n2"), frames, asked)
+
+    assert accuracy.judge(found) == (PASS, STRUCK)
+
+
+REARRANGED = "senders' delay lines may have changed the order of the frames, so bursts are not judged"
+
+
+@pytest.mark.parametrize(
+    ("ahead_ns", "delays_ms", "expected"),
+    [
+        (100_000, (5, 0), REARRANGED),
+        (250_000, (5, 0), REARRANGED),
+        (350_000, (5, 0), ""),
+        (100_000, (0, 0), ""),
+        (100_000, (5, 5), REARRANGED),
+    ],
+    ids=["0.1 ms apart", "0.25 ms apart", "0.35 ms apart", "no delay", "delay lines of each sender"],
+)
+def test_bursts_are_not_judged_where_a_late_delay_line_changes_the_order(
+    ahead_ns: int, delays_ms: tuple[int, int], expected: str
+) -> None:
+    """Frames of n1 reach the port so long before those of n3."""
+    is_lost, delays = gilbert_elliott(40_000, 0.1, 4.0, 5), zip((0, 2), delays_ms, strict=True)
+    parts = [
+        lose(
+            sent(20_000, peer=peer, start_ns=-delay * MS + ahead_ns * peer // 2, delay_ns=delay * MS + 100_000),
+            is_lost[peer // 2 :: 2],
+        )
+        for peer, delay in delays
+    ]
+    senders = {
+        f"p1/n{peer + 1}": {"from-node": Impairment(delay_ns=delay * MS)}
+        for peer, delay in zip((0, 2), delays_ms, strict=True)
+    }
+    (found,) = at(N2, together(*parts), {"p1/n2": {"to-node": BURSTY}} | senders, first_ns=-10 * MS)
+    remark = accuracy.judge(found)
+
+    assert remark.verdict is PASS
+    assert remark.text.partition("; ")[0] == expected if expected else "bursts" not in remark.text
+
+
+NINE_TO_ONE = RNG(28).random(10_000) < 0.1
+
+
+@pytest.mark.parametrize("port", [N2, ("from-node", "p1/n2")])
+@pytest.mark.parametrize(
+    ("losses", "asked", "expected"),
+    [
+        ((0.0, 1.0), LOSING, "of the 8999 frames of p1/n1 0 were lost, fewer than was asked"),
+        ((0.1, 0.1), LOSING, None),
+        ((0.1, 0.16), LOSING, "of the 1001 frames of p1/n3 145 were lost, more than was asked"),
+        ((0.1, 0.05), LOSING, "of the 1001 frames of p1/n3 48 were lost, fewer than was asked"),
+        ((0.1, 0.16), BURSTY, None),
+        ((0.08, 0.3), BURSTY, "frames of p1/n3"),
+        ((0.1, 0.16), replace(LOSING, rate_bps=10**9), None),
+        ((0.1, 0.16), replace(LOSING, corrupt_ratio=0.05), None),
+    ],
+    ids=[
+        "one sender loses all",
+        "as asked",
+        "more of one sender",
+        "fewer of one sender",
+        "bursts, which are less evidence",
+        "many more, in bursts",
+        "a queue that may have dropped them",
+        "damage that may have made them unrecognisable",
+    ],
+)
+def test_losses_strike_the_frames_of_each_node_alike(
+    port: Element, losses: tuple[float, float], asked: Impairment, expected: str | None
+) -> None:
+    is_lost = RNG(29).random(10_000) < np.where(NINE_TO_ONE, losses[1], losses[0])
+    frames = replace(sent(10_000), peer=np.where(NINE_TO_ONE, 2, 0), is_multicast=np.zeros(10_000, np.bool_))
+    (found,) = at(port, lose(frames, is_lost), {"p1/n2": {port[0]: asked}}, queue_drops={port: 10_000})
+
+    text = accuracy.judge(found).text
+    assert expected in text if expected is not None else "frames of" not in text
+
+
 def test_bursts_make_the_interval_wider() -> None:
     assert independent_trials(1000, Impairment(loss_ratio=0.1)) == 1000
     assert independent_trials(1000, BURSTY) == pytest.approx(1000 * 0.27777777 / 1.7222222, rel=1e-6)
@@ -884,7 +1037,23 @@ def test_duplicates_beside_bursts_are_their_share_of_the_frames(doubled: float, 
     assert accuracy.judge(found) == (PASS, "")
 
 
-LOSING = Impairment(loss_ratio=0.1)
+@pytest.mark.parametrize(
+    ("doubled", "expected"),
+    [
+        (0.1, None),
+        (0.15, None),
+        (0.17, "17 % of the frames arrived twice, the whole path should double 15 % at most"),
+        (0.5, "50 % of the frames arrived twice, the whole path should double 15 % at most"),
+    ],
+)
+def test_no_more_frames_arrive_twice_than_the_whole_path_doubles(doubled: float, expected: str | None) -> None:
+    asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=0.1)}, "p1/n2": {"to-node": COPIED}}
+    (found,) = at(N2, copied(int(10_000 * doubled), 2), asked)
+
+    text = accuracy.judge(found).text
+    assert expected in text if expected is not None else "arrived twice" not in text
+
+
 LOSING_BURSTS = replace(BURSTY, loss_burst_frames=8.0)
 QUEUEING = replace(NARROW, rate_bps=10**9)
 
@@ -1355,6 +1524,55 @@ def test_copies_that_the_sender_made_are_lost_one_by_one() -> None:
     assert [accuracy.judge(found).verdict for found in at(N2, frames, asked)] == [PASS]
 
 
+TWICE = Impairment(duplicate_ratio=1.0)
+
+
+@pytest.mark.parametrize("port", [N2, ("from-node", "p1/n1")])
+@pytest.mark.parametrize(
+    ("sender", "receiver", "real_loss", "expected"),
+    [
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.02, 0.1), PASS),
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.02, 0.12), FAIL),
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.04, 0.1), FAIL),
+        (Impairment(loss_ratio=0.02, duplicate_ratio=0.1), LOSING, (0.0, 0.1), FAIL),
+        (Impairment(duplicate_ratio=0.5), LOSING, (0.0, 0.1), PASS),
+        (replace(BURSTY, duplicate_ratio=0.5), CLEAR, (0.1, 0.0), PASS),
+        (replace(BURSTY, duplicate_ratio=0.5), CLEAR, (0.1, 0.01), FAIL),
+        (TWICE, Impairment(loss_ratio=0.4), (0.0, 0.3), FAIL),
+    ],
+    ids=[
+        "as asked",
+        "more at the receiver",
+        "more at the sender",
+        "none at the sender",
+        "copies that are lost one by one",
+        "bursts beside copies",
+        "bursts beside copies, and others",
+        "fewer at the receiver, of two copies each",
+    ],
+)
+def test_the_losses_of_a_path_are_those_of_all_its_copies(
+    port: Element, sender: Impairment, receiver: Impairment, real_loss: tuple[float, float], expected: Verdict
+) -> None:
+    frames = passed(replace(sender, loss_ratio=real_loss[0]), 40_000, 25)
+    copies = RNG(26).binomial(frames.copies, 1 - real_loss[1])
+    frames = replace(frames, copies=copies, arrive_ns=np.where(copies > 0, frames.arrive_ns, NEVER))
+    frames = replace_peer(frames, 0 if port == N2 else 1)
+    (found,) = at(port, frames, {"p1/n1": {"from-node": sender}, "p1/n2": {"to-node": receiver}})
+
+    text = accuracy.judge(found).text
+    assert ("were lost" in text) is (expected is FAIL), text
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(0.01, PASS), (0.1, PASS), (0.16, FAIL)])
+def test_bursts_may_lose_both_copies_together_or_apart(lost: float, expected: Verdict) -> None:
+    frames = lose(sent(20_000), RNG(27).random(20_000) < lost)
+    asked = {"p1/n1": {"from-node": TWICE}, "p1/n2": {"to-node": BURSTY}}
+    (found,) = at(N2, frames, asked)
+
+    assert ("were lost" in accuracy.judge(found).text) is (expected is FAIL)
+
+
 def test_bursts_elsewhere_make_the_interval_wider() -> None:
     bursty = {"p1/n2": {"to-node": BURSTY}}
     single = {"p1/n2": {"to-node": replace(BURSTY, loss_burst_frames=1.0)}}
@@ -1461,6 +1679,36 @@ def test_a_cut_holds_no_frame_back_until_its_end(delay_ms: int, sender: Impairme
     assert found.leaked == leaked
 
 
+@pytest.mark.parametrize(("leaks", "expected"), [(True, 1095), (False, 0)])
+def test_a_cut_lets_no_frame_pass_while_something_else_changes(leaks: bool, expected: int) -> None:
+    """The port of n1 changes in each 90 ms, and a frame takes 100 ms. One frame per millisecond is sent; from 502 ms to
+    1,636 ms they are due before the end. Those that are sent in the 3 ms after a change begins do not count.
+    """
+    delayed = [Impairment(delay_ns=100 * MS + number % 2) for number in range(14)]
+    changes = [
+        change("impair", at_ms * MS, 2 * MS, targets=("p1/n1",), direction="from-node", asked={"p1/n1": one})
+        for at_ms, one in zip(range(480, 1740, 90), delayed, strict=True)
+    ]
+    frames = sent(3000, delay_ns=100_100_000)
+    frames = lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns < 1737 * MS) & (not leaks))
+    asked = {"p1/n1": {"from-node": delayed[1]}}
+    (found,) = at(N2, frames, asked, *cut_for(1235), *changes)
+
+    assert (found.leaked, found.cuts, found.untested_cuts) == (expected, 1, 0)
+
+
+def test_frames_may_pass_between_two_cuts() -> None:
+    """The first cut ends at 600 ms, the next begins at 601 ms. What is sent before takes 100 ms to get there."""
+    begin, end = cut_for(98)
+    again = replace(begin, id=2, until_id=None, issued_ns=end.issued_ns + MS, effective_ns=end.issued_ns + 3 * MS)
+    frames = sent(1000, delay_ns=100_100_000)
+    frames = lose(frames, (frames.sent_ns >= 402 * MS) & (abs(frames.sent_ns - 500 * MS) > 2 * MS))
+    asked = {"p1/n1": {"from-node": Impairment(delay_ns=100 * MS)}}
+    (found,) = at(N2, frames, asked, begin, end, again, last_ns=1100 * MS)
+
+    assert found.leaked == 0
+
+
 def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
     (found,) = to_n2(sent(1000), CLEAR, CUT)
     assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
@@ -1545,8 +1793,43 @@ def test_wilson_holds_the_ratio_and_shrinks() -> None:
         assert low < 0.1 < high
     assert wilson(0, 500)[0] == 0.0
     assert wilson(500, 500)[1] == 1.0
-    # By hand, p = 0.1 and n = 200: middle 0.112843, half width 0.055270.
-    assert wilson(20, 200) == pytest.approx((0.057573, 0.168113), abs=1e-6)
+    # By hand, p = 0.1 and n = 2000: middle 0.101323, half width 0.017301.
+    assert wilson(200, 2000) == pytest.approx((0.084021, 0.118624), abs=1e-6)
+
+
+def test_the_interval_of_few_is_exact() -> None:
+    # By hand: none of n has the chance (1 - low)^n = 0.995.
+    assert wilson(1, 200)[0] == pytest.approx(1 - 0.995 ** (1 / 200))
+    for hits in (1, 5, 30, 99):
+        low, high = wilson(hits, 1000)
+        chances = [math.comb(1000, k) * low**k * (1 - low) ** (1000 - k) for k in range(hits)]
+        assert 1 - sum(chances) == pytest.approx(0.005)
+        assert wilson(1000 - hits, 1000) == pytest.approx((1 - high, 1 - low))
+
+
+@pytest.mark.parametrize("kind", ["losses", "copies", "damages", "skipped delays"])
+def test_rare_impairments_as_asked_hardly_ever_fail(kind: str) -> None:
+    """One network in ten has one frame that is struck."""
+    part, failed, frames = 0.0005, 0, sent(201, delay_ns=10_060_000)
+    for seed in range(200):
+        is_struck = RNG(seed).random(201) < part
+        cases: dict[str, tuple[Samples, dict[str, Any]]] = {
+            "losses": (lose(frames, is_struck), {"loss_ratio": part}),
+            "copies": (replace(frames, copies=1 + is_struck), {"duplicate_ratio": part}),
+            "damages": (
+                replace(frames, damage=np.where(is_struck, DAMAGED, INTACT).astype(np.int8)),
+                {"corrupt_ratio": part},
+            ),
+            "skipped delays": (
+                replace(frames, arrive_ns=frames.arrive_ns - 10 * MS * is_struck),
+                {"reorder_ratio": part},
+            ),
+        }
+        made, asked = cases[kind]
+        (found,) = to_n2(made, Impairment(delay_ns=10 * MS, **asked))
+        failed += accuracy.judge(found).verdict is FAIL
+
+    assert failed <= 200 * 0.01 + 4 * math.sqrt(200 * 0.01)
 
 
 def test_the_wilson_interval_covers_what_it_says() -> None:
