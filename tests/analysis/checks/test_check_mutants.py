@@ -138,7 +138,7 @@ DELIVERIES = (
     Edit(_Judge._view, "and not self._run.is_uniform", ""),
     Edit(_Judge._wrong_in_a_change, "after.number <= before.number", "after.number < before.number - 9"),
     Edit(_Judge._wrong_in_a_change, "if after.is_beginning:", "if False:"),
-    Edit(_Judge._wrong_in_a_change, "before.number < one < after.number", "before.number <= one < after.number"),
+    Edit(_Judge._wrong_in_a_change, ") < after.number:", ") <= after.number:"),
     Edit(_Judge.view_agreement, "if not one.is_whole and not is_cut:", "if False:"),
     Edit(_Judge.view_agreement, "if other is not None:", "if False:"),
     Edit(_Judge.virtual_synchrony, "violations += len(disputed)", "violations += 0"),

@@ -174,7 +174,12 @@ BROKEN: dict[str, tuple[PlainHistory, tuple[Property, ...], str]] = {
     "a view is passed over by a joiner that it names": (
         passing_over(ViewReason.SUSPICION).stop(*ABC2),
         (AGREEMENT,),
-        "a view that names it is passed over: p1/c (incarnation 2) installs view 2",
+        "a view is passed over: p1/c (incarnation 2) installs view 2",
+    ),
+    "an excluded incarnation is back, without a state": (
+        joined().state(C2, 2).install(3, *AB).deliver(AB, "a2").install(4, *ABC2).deliver(ABC2, "a3").stop(*ABC2),
+        (AGREEMENT,),
+        "a view is passed over: p1/c (incarnation 2) installs view 2",
     ),
     "a view without the incarnation that installs it": (
         disputed(2, (C, [A, B])).install(2, A, B).stop(A, B),
