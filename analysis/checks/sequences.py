@@ -143,6 +143,7 @@ class Records(NamedTuple):
     value: Ints
     message: Ints
     payload: Ints
+    """Of a VIEW: the rank of the member."""
 
     def select(self, rows: Mask | npt.NDArray[np.intp] | slice) -> Records:
         return Records(
@@ -179,16 +180,17 @@ def is_own_submission(records: Records, code: Any) -> Mask:
 
 def compact(batch: pa.RecordBatch) -> Records:
     """Records from rows of schema.TRACE; copies, so that the batch can be freed."""
-    event, detail, origin, incarnation = (
-        batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation")
+    event, detail, origin, incarnation, extra = (
+        batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation", "extra")
     )
     record, number, at_ns, value, size_bytes, checksum = (
         batch[name].to_numpy().astype(np.int64)
         for name in ("record", "number", "at_ns", "value", "size_bytes", "checksum")
     )
     message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
+    payload = np.where(event == Event.VIEW, extra, encode_payload(size_bytes, checksum))
     event = np.where(is_possible(event, detail, number), event, -event).astype(np.int16)
-    return Records(record, event, detail, at_ns, value, message, encode_payload(size_bytes, checksum))
+    return Records(record, event, detail, at_ns, value, message, payload)
 
 
 def _steps(incarnation: Incarnation, records: Records, submissions: Rows) -> Iterator[pa.RecordBatch]:
@@ -254,10 +256,12 @@ def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
 
 def _views(records: Records) -> ViewRecords:
     selected = records.select(np.isin(records.event, tuple(VIEW_EVENTS)))
-    columns = (selected.record, selected.event, selected.detail, selected.message, selected.at_ns, selected.value)
+    columns = (
+        getattr(selected, name) for name in ("record", "event", "detail", "message", "at_ns", "value", "payload")
+    )
     rows = (
-        (record, event, detail, *decode(message), at_ns, value)
-        for record, event, detail, message, at_ns, value in zip(*(one.tolist() for one in columns), strict=True)
+        (record, event, detail, *decode(message), at_ns, value, rank)
+        for record, event, detail, message, at_ns, value, rank in zip(*(one.tolist() for one in columns), strict=True)
     )
     deliveries = records.record[records.event == Event.DELIVER]
     return read_views(rows, deliveries=deliveries, last_record=int(records.record[-1]))

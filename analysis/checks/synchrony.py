@@ -229,6 +229,10 @@ class _Judge:
                     found.append(("a view with fewer members than it says", (_installed(incarnation, one),)))
                 if one.is_whole and incarnation.name not in one.members:
                     found.append(("a view without the incarnation that installs it", (_installed(incarnation, one),)))
+                if not one.is_distinct:
+                    found.append(("a view that names a member twice", (_installed(incarnation, one),)))
+                if not one.has_ranks:
+                    found.append(("a view with ranks other than its order", (_installed(incarnation, one),)))
         for installed in by_number.values():
             # Installations that agree with the longest one agree with each other.
             longest = max(installed, key=lambda pair: len(pair[1].members))

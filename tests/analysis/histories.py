@@ -614,6 +614,10 @@ def resize_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return _change(history, rng, Event.VIEW, lambda r: r._replace(value=r.value + 1))
 
 
+def change_rank(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _change(history, rng, Event.VIEW, lambda r: r._replace(extra=r.extra + 1))
+
+
 def drop_view_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return _without(history, _pick(history, rng, Event.VIEW))
 
@@ -646,7 +650,7 @@ def deliver_again(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 OF_VIEWS: tuple[Mutation, ...] = (
-    *(swap_records, rename_member, renumber_view, resize_view, drop_view_record),
+    *(swap_records, rename_member, renumber_view, resize_view, change_rank, drop_view_record),
     *(forget_views, drop_state, take_state, lose_quorum, deliver_again),
 )
 """Mutations of features that only runs with views have, or of the content of a view."""
@@ -825,7 +829,9 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
         is_possible(record.event, record.detail, record.message.number) for record in records
     )
     has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
-    rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
+    rows = (
+        (r.record, r.event, r.detail, *r.message, r.at_ns, r.value, r.extra) for r in records if r.event in VIEW_EVENTS
+    )
     deliveries = [record.record for record in records if record.event is Event.DELIVER]
     views = read_views(rows, deliveries=deliveries, last_record=records[-1].record)
     return linear.IncarnationRecord(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)

@@ -140,6 +140,8 @@ DELIVERIES = (
     Edit(_Judge._wrong_in_a_change, "if after.is_beginning:", "if False:"),
     Edit(_Judge._wrong_in_a_change, ") < after.number:", ") <= after.number:"),
     Edit(_Judge.view_agreement, "if not one.is_whole and not is_cut:", "if False:"),
+    Edit(_Judge.view_agreement, "if not one.is_distinct:", "if False:"),
+    Edit(_Judge.view_agreement, "if not one.has_ranks:", "if False:"),
     Edit(_Judge.view_agreement, "if other is not None:", "if False:"),
     Edit(_Judge.virtual_synchrony, "violations += len(disputed)", "violations += 0"),
     Edit(_Judge.no_ghost, "~is_member", "is_member"),

@@ -37,7 +37,7 @@ def facts_and_steps(
             "number": messages,
             "at_ns": [100 * number for number in numbers],
             "value": messages,
-            **{name: [0] * len(noted) for name in ("size_bytes", "checksum")},
+            **{name: [0] * len(noted) for name in ("extra", "size_bytes", "checksum")},
         }
     )
     chunks = [compact(batch) for batch in table.to_batches(max_chunksize=3)]
