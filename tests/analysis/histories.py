@@ -138,6 +138,16 @@ def total_order(
     return author.stop(*incarnations)
 
 
+def restarted(seed: int) -> PlainHistory:
+    """All members crash at once and come back with one state, which holds up to three messages of their log."""
+    known, history = seed % 4, PlainHistory()
+    for (member, _), records in total_order(seed, members=3, messages=9).items():
+        in_state = [record for record in records if record.event is Event.DELIVER][:known]
+        again = [r._replace(message=r.message._replace(incarnation=2)) for r in records if r not in in_state]
+        history |= {Incarnation(member, 1): records[:1], Incarnation(member, 2): _numbered(again)}
+    return history
+
+
 def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory:
     """One log, and a last member that the others end on the way. Until then it has delivered alone, as far as causes
     allow: messages of the log in an order of its own, and one message that no other member delivers.
@@ -388,6 +398,7 @@ CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "total, one member": lambda seed: total_order(seed, members=1, messages=3),
     "total, nothing sent": lambda seed: total_order(seed, messages=0),
     "crash and return": lambda seed: total_order(seed, members=4, messages=12, crash=True),
+    "all members return": restarted,
     "excluded": excluded,
     "causal": causal_order,
     "causal, five members": lambda seed: causal_order(seed, members=5, messages=12),

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from analysis.checks import call_orders, linear, oracle, sections, synchrony
+from analysis.checks import call_orders, chains, linear, oracle, sections, synchrony
 from analysis.checks.linear import IncarnationRecord, JudgedRun
 from analysis.checks.properties import (
     CALL_PROPERTIES,
@@ -121,7 +121,9 @@ DELIVERIES = (
     Edit(linear._direct_causes, "recent.add(message)", "pass"),
     Edit(linear._oldest_numbers, "min(", "max("),
     Edit(linear.total_order, "!= before", "== before"),
-    Edit(linear.total_order, "run.in_order", "run.full"),
+    Edit(linear.total_order, "for incarnation in run.in_order", "for incarnation in run.full"),
+    Edit(chains.endless, "or 0) > 1", "or 0) > 0"),
+    Edit(chains.endless, "if other not in leads_to", ""),
     Edit(linear._predecessors, "if incarnation.name.is_joiner else None", "if True else None"),
     Edit(linear._not_undone, "reversed(rows)", "rows"),
     Edit(IncarnationRecord.judge_at, "step[1] != _SUBMIT and ", ""),
