@@ -98,7 +98,8 @@ class IncarnationFacts(NamedTuple):
     is_for_objects: bool
     """Whether some of its messages are addressed to objects."""
     mistake: str
-    """The mistake in its times or in the count of its submissions; empty: there is none, or records are missing."""
+    """The mistake in its times, its end or the count of its submissions; empty: there is none, or records are missing.
+    """
     views: ViewRecords
 
 
@@ -236,9 +237,9 @@ def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> 
 
 
 def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
-    """A submission under a number that was used before, or without a record, would be owed by nobody. Times that go
-    back would set the ends of sections before their beginnings. (Where processes of their own serve objects, records of
-    other events come later than they happen.)
+    """A submission under a number that was used before, or without a record, would be owed by nobody. A record after
+    STOP or ENDED would count as if it came before. Times that go back would set the ends of sections before their
+    beginnings. (Where processes of their own serve objects, records of other events come later than they happen.)
     """
     numbers = records.message[submissions] & 0xFFFFFFFF
     due = np.arange(1, len(numbers) + 1)
@@ -249,6 +250,8 @@ def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
     told = int(records.value[end[0]]) if len(end) else len(submissions)
     if told != len(submissions):
         return f"tells of {told} submissions at its end, and recorded {len(submissions)}"
+    if len(end) and end[0] + 1 < records.size:
+        return "has records after its end"
     is_left = (records.event == Event.REPORT) & (records.detail == Notice.LEFT)
     back = np.flatnonzero(is_left[1:] & (records.at_ns[1:] < records.at_ns[:-1] - BACK_NS))
     return f"gives its record {records.record[back[0] + 1]} an earlier time than the one before" if len(back) else ""

@@ -169,6 +169,12 @@ FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] 
         (),
         {"mistake": "tells of 5 submissions at its end, and recorded 2"},
     ),
+    "a delivery after the end": (
+        ((START, 0, 0), (STOP, 0, 1), (DELIVER, 1, 1)),
+        (),
+        {"mistake": "has records after its end"},
+    ),
+    "two ends": (((START, 0, 0), (ENDED, 0, 0), (STOP, 0, 1)), (), {"mistake": "has records after its end"}),
     "less at the end": (
         ((START, 0, 0), *SUBMISSIONS, (ENDED, 0, 0)),
         (),
