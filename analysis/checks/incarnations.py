@@ -54,7 +54,7 @@ _MESSAGES, _DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.
 
 _COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail"),
-    *("origin", "incarnation", "number", "at_ns", "value", "size_bytes", "checksum"),
+    *("origin", "incarnation", "extra", "number", "at_ns", "value", "size_bytes", "checksum"),
 )
 
 

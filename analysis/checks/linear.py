@@ -8,8 +8,8 @@ Records are kept in dictionaries, with a few look-ups per delivery and no set-up
 deliveries takes less than a millisecond. Long histories are for `analysis.checks.order`.
 
 Why one step per delivery is enough (groupcomm 3.3 and 3.4): a total order holds when each message has the same
-immediate predecessor wherever it is delivered; causal order holds when every member delivers the direct causes first,
-by induction over the causal past; agreement is a comparison of sets.
+immediate predecessor wherever it is delivered, and predecessors do not lead in a circle; causal order holds when every
+member delivers the direct causes first, by induction over the causal past; agreement is a comparison of sets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from analysis.checks import call_orders, sections, synchrony
+from analysis.checks import call_orders, chains, sections, synchrony
 from analysis.checks.calls import Calls, is_for_objects, read_calls
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
@@ -374,7 +374,9 @@ def causal(run: JudgedRun) -> Tally:
 
 
 def total_order(run: JudgedRun) -> Tally:
-    """Every message must have the same predecessor wherever it is delivered; in a run with views, view by view."""
+    """Every message must have the same predecessor wherever it is delivered, and predecessors must have an end. In a
+    run with views this is judged view by view.
+    """
     if run.has_views:
         return run.of_views[Property.TOTAL_ORDER]
     predecessor: dict[Id, Id | None] = {}
@@ -385,9 +387,10 @@ def total_order(run: JudgedRun) -> Tally:
         for message, before in _predecessors(incarnation):
             if predecessor.setdefault(message, before) != before:
                 disputed[message] = None
-    if not disputed:
-        return Tally(deliveries, 0)
-    return Tally(deliveries, len(disputed), _order_witness(run, disputed))
+    if disputed:
+        return Tally(deliveries, len(disputed), _order_witness(run, disputed))
+    first = {one.name: MessageId(*one.firsts[0][1]) for one in run.in_order if one.firsts}
+    return chains.endless(deliveries, first, run.place)
 
 
 def _of_calls(kind: Property, run: JudgedRun) -> Tally:

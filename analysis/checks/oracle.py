@@ -252,8 +252,8 @@ def causal(run: JudgedRun) -> Tally:
 
 
 def total_order(run: JudgedRun) -> Tally:
-    """Uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery. In a run with
-    views it is judged view by view.
+    """Uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery, and no
+    message comes before itself. In a run with views it is judged view by view.
     """
     if run.synchrony.has_views:
         return oracle_views.total_order(run.synchrony)
@@ -265,7 +265,19 @@ def total_order(run: JudgedRun) -> Tally:
             predecessors.setdefault(delivery.message, []).append((before.message, delivery))
     wrong = [found for found in predecessors.values() if len({message for message, _ in found}) > 1]
     earliest = min(wrong, key=lambda found: min(_when(d) for _, d in found), default=[])
+    if not wrong:
+        return _circles(run, {m: {before for before, _ in found if before} for m, found in predecessors.items()})
     return Tally(_count(run.in_order), len(wrong), _order_witness(run, earliest))
+
+
+def _circles(run: JudgedRun, before: Mapping[MessageId, set[MessageId]]) -> Tally:
+    """Joiners before whose first delivery is a message that comes before itself."""
+    joiners = [sequence for one, sequence in run.in_order.items() if sequence and one.is_joiner]
+    circular = {message for message in before if joiners and message in _closure(message, before)}
+    wrong = [sequence for sequence in joiners if circular & _closure(sequence[0].message, before)]
+    what = "delivered in different orders"
+    witness = Witness.of(what, [place for sequence in wrong for place in (sequence[0].place, sequence[-1].place)])
+    return Tally(_count(run.in_order), len(wrong), witness)
 
 
 def _of_calls(kind: Property, run: JudgedRun) -> Tally:

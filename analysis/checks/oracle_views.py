@@ -233,14 +233,9 @@ def view_agreement(run: Synchrony) -> Tally:
                 wrong.append(("the numbers of its views do not ascend", (before, after)))
             if after.is_beginning:
                 wrong.append(("a first view after another one", (before, after)))
-            between = [one for one in run.installations if before.number < one.number < after.number]
-            if not after.is_anew and any(incarnation in one.members for one in between):
-                wrong.append(("a view that names it is passed over", (before, after)))
-    for one in run.installations:
-        if not one.is_whole and not one.is_cut:
-            wrong.append(("a view with fewer members than it says", (one,)))
-        if one.is_whole and one.incarnation not in one.members:
-            wrong.append(("a view without the incarnation that installs it", (one,)))
+            if not after.is_anew and any(before.number < one.number < after.number for one in run.installations):
+                wrong.append(("a view is passed over", (before, after)))
+    wrong += [(what, (one,)) for one in run.installations for what in _wrong_members(one)]
     disputed: set[int] = set()
     for one, other in combinations(run.installations, 2):
         if one.number == other.number and one.number not in disputed and not _is_same(one, other):
@@ -251,6 +246,17 @@ def view_agreement(run: Synchrony) -> Tally:
         what, places = min(wrong, key=lambda found: max(one.records[0].at_ns for one in found[1]))
         witness = Witness(what=what, places=tuple(one.place for one in places))
     return _tally(run, len(run.installations), len(wrong), witness)
+
+
+def _wrong_members(one: Installed) -> Iterator[str]:
+    if not one.is_whole and not one.is_cut:
+        yield "a view with fewer members than it says"
+    if one.is_whole and one.incarnation not in one.members:
+        yield "a view without the incarnation that installs it"
+    if any(a.member == b.member for a, b in combinations(one.members, 2)):
+        yield "a view that names a member twice"
+    if [record.extra for record in one.records] != list(range(len(one.records))):
+        yield "a view with ranks other than its order"
 
 
 def same_view(run: Synchrony) -> Tally:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.checks import by_message, causes, synchrony
+from analysis.checks import by_message, causes, chains, synchrony
 from analysis.checks.by_message import BY_MESSAGE, NEVER, PropertyCounts, RunFacts, Span, judged, merged
 from analysis.checks.incarnations import Walk, Walked, number_of
 from analysis.checks.properties import (
@@ -221,6 +221,8 @@ def _tallies(totals: PropertyCounts | None, early: _Causal, lookup: Lookup) -> d
         witness = lookup.witness(kind, first[kind]) if kind in first else None
         tallies[kind] = Tally(count.checked, count.violations, witness)
     witness = lookup.causal_witness(early.incarnation, early.cause, early.message) if early.violations else None
+    order = tallies[Property.TOTAL_ORDER]
+    tallies[Property.TOTAL_ORDER] = order if order.violations else lookup.chains(order.checked)
     tallies[Property.CAUSAL] = Tally(totals.counts[Property.FIFO].checked, early.violations, witness)
     return tallies
 
@@ -272,6 +274,23 @@ class Lookup:
         if disputed is not None:
             neighbours |= {row.predecessor for row in self._sides(disputed) if row.predecessor is not None}
         self.fetch(neighbours - {NO_MESSAGE})
+
+    def chains(self, checked: int) -> Tally:
+        """Tally of total order where each message has one predecessor."""
+        names = {one.name for one in self._incarnations} - self._facts.departed
+        if self._facts.has_views or not any(one.is_joiner for one in names):
+            return Tally(checked, 0)
+        first = {one.name: code for one in self._incarnations if one.name in names for code in self._first(one)}
+        self.fetch(first.values())
+        codes = {decode(code): code for code in first.values()}
+        named = {one: decode(code) for one, code in first.items()}
+        return chains.endless(checked, named, lambda one, message: self._place(one, codes[message]))
+
+    def _first(self, incarnation: Walked) -> list[int]:
+        """The first delivery of the incarnation, if there is one."""
+        columns = incarnation.columns("step", "level", "message", "is_undone")
+        rows = judged(columns, incarnation.name, self._facts).deliveries[:1]
+        return [int(code) for code in columns["message"][rows]]
 
     def witness(self, kind: Property, message: int) -> Witness:
         """Witness of this message's violation of the property."""

@@ -98,7 +98,8 @@ class IncarnationFacts(NamedTuple):
     is_for_objects: bool
     """Whether some of its messages are addressed to objects."""
     mistake: str
-    """The mistake in its times or in the count of its submissions; empty: there is none, or records are missing."""
+    """The mistake in its times, its end or the count of its submissions; empty: there is none, or records are missing.
+    """
     views: ViewRecords
 
 
@@ -143,6 +144,7 @@ class Records(NamedTuple):
     value: Ints
     message: Ints
     payload: Ints
+    """Of a VIEW: the rank of the member."""
 
     def select(self, rows: Mask | npt.NDArray[np.intp] | slice) -> Records:
         return Records(
@@ -179,16 +181,17 @@ def is_own_submission(records: Records, code: Any) -> Mask:
 
 def compact(batch: pa.RecordBatch) -> Records:
     """Records from rows of schema.TRACE; copies, so that the batch can be freed."""
-    event, detail, origin, incarnation = (
-        batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation")
+    event, detail, origin, incarnation, extra = (
+        batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation", "extra")
     )
     record, number, at_ns, value, size_bytes, checksum = (
         batch[name].to_numpy().astype(np.int64)
         for name in ("record", "number", "at_ns", "value", "size_bytes", "checksum")
     )
     message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
+    payload = np.where(event == Event.VIEW, extra, encode_payload(size_bytes, checksum))
     event = np.where(is_possible(event, detail, number), event, -event).astype(np.int16)
-    return Records(record, event, detail, at_ns, value, message, encode_payload(size_bytes, checksum))
+    return Records(record, event, detail, at_ns, value, message, payload)
 
 
 def _steps(incarnation: Incarnation, records: Records, submissions: Rows) -> Iterator[pa.RecordBatch]:
@@ -234,9 +237,9 @@ def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> 
 
 
 def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
-    """A submission under a number that was used before, or without a record, would be owed by nobody. Times that go
-    back would set the ends of sections before their beginnings. (Where processes of their own serve objects, records of
-    other events come later than they happen.)
+    """A submission under a number that was used before, or without a record, would be owed by nobody. A record after
+    STOP or ENDED would count as if it came before. Times that go back would set the ends of sections before their
+    beginnings. (Where processes of their own serve objects, records of other events come later than they happen.)
     """
     numbers = records.message[submissions] & 0xFFFFFFFF
     due = np.arange(1, len(numbers) + 1)
@@ -247,6 +250,8 @@ def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
     told = int(records.value[end[0]]) if len(end) else len(submissions)
     if told != len(submissions):
         return f"tells of {told} submissions at its end, and recorded {len(submissions)}"
+    if len(end) and end[0] + 1 < records.size:
+        return "has records after its end"
     is_left = (records.event == Event.REPORT) & (records.detail == Notice.LEFT)
     back = np.flatnonzero(is_left[1:] & (records.at_ns[1:] < records.at_ns[:-1] - BACK_NS))
     return f"gives its record {records.record[back[0] + 1]} an earlier time than the one before" if len(back) else ""
@@ -254,10 +259,12 @@ def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
 
 def _views(records: Records) -> ViewRecords:
     selected = records.select(np.isin(records.event, tuple(VIEW_EVENTS)))
-    columns = (selected.record, selected.event, selected.detail, selected.message, selected.at_ns, selected.value)
+    columns = (
+        getattr(selected, name) for name in ("record", "event", "detail", "message", "at_ns", "value", "payload")
+    )
     rows = (
-        (record, event, detail, *decode(message), at_ns, value)
-        for record, event, detail, message, at_ns, value in zip(*(one.tolist() for one in columns), strict=True)
+        (record, event, detail, *decode(message), at_ns, value, rank)
+        for record, event, detail, message, at_ns, value, rank in zip(*(one.tolist() for one in columns), strict=True)
     )
     deliveries = records.record[records.event == Event.DELIVER]
     return read_views(rows, deliveries=deliveries, last_record=int(records.record[-1]))

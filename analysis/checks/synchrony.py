@@ -192,6 +192,8 @@ class _Judge:
         _, self._repeated = _distinct_and_repeated(unions)
         """Messages delivered in several views, by any incarnations, void or not."""
         self._views = [self._view(number, numbers) for number in numbers]
+        self._following = dict(pairwise(numbers))
+        """For each view, the one of the next number that any incarnation installs."""
         self._deliveries = sum(incarnation.count for incarnation in run.incarnations)
         self._installations = sum(len(incarnation.views.installations) for incarnation in run.incarnations)
 
@@ -219,7 +221,7 @@ class _Judge:
             installations = incarnation.views.installations
             for before, after in pairwise(installations):
                 places = (_installed(incarnation, before), _installed(incarnation, after))
-                found += [(what, places) for what in self._wrong_in_a_change(incarnation.name, before, after)]
+                found += [(what, places) for what in self._wrong_in_a_change(before, after)]
             for one in installations:
                 by_number.setdefault(one.number, []).append((incarnation, one))
                 is_cut = incarnation.views.is_cut and one is installations[-1]
@@ -227,6 +229,10 @@ class _Judge:
                     found.append(("a view with fewer members than it says", (_installed(incarnation, one),)))
                 if one.is_whole and incarnation.name not in one.members:
                     found.append(("a view without the incarnation that installs it", (_installed(incarnation, one),)))
+                if not one.is_distinct:
+                    found.append(("a view that names a member twice", (_installed(incarnation, one),)))
+                if not one.has_ranks:
+                    found.append(("a view with ranks other than its order", (_installed(incarnation, one),)))
         for installed in by_number.values():
             # Installations that agree with the longest one agree with each other.
             longest = max(installed, key=lambda pair: len(pair[1].members))
@@ -238,22 +244,13 @@ class _Judge:
             self._installations, len(found), None if first is None else Witness(what=first[0], places=first[1])
         )
 
-    def _wrong_in_a_change(self, name: Incarnation, before: Installation, after: Installation) -> Iterator[str]:
+    def _wrong_in_a_change(self, before: Installation, after: Installation) -> Iterator[str]:
         if after.number <= before.number:
             yield "the numbers of its views do not ascend"
         if after.is_beginning:
             yield "a first view after another one"
-        if not after.is_anew and any(before.number < one < after.number for one in self._naming.get(name, ())):
-            yield "a view that names it is passed over"
-
-    @cached_property
-    def _naming(self) -> Mapping[Incarnation, set[int]]:
-        """Numbers of the views that name each incarnation."""
-        found: dict[Incarnation, set[int]] = {}
-        for one in (one for incarnation in self._incarnations for one in incarnation.views.installations):
-            for member in one.members:
-                found.setdefault(member, set()).add(one.number)
-        return found
+        if not after.is_anew and self._following.get(before.number, after.number) < after.number:
+            yield "a view is passed over"
 
     def same_view(self) -> Tally:
         delivered, wrong = _distinct_and_repeated([_union(map(view.good, self._incarnations)) for view in self._views])

@@ -18,7 +18,8 @@ VIEW_EVENTS = frozenset((int(Event.VIEW), int(Event.MINORITY), int(Event.STATE))
 
 class Installation(NamedTuple):
     """One view as one incarnation installed it. `record`: number of its first record; `size`: number of members that it
-    announces; `members`: those that its records name, by rank.
+    announces; `members`: those that its records name, in their order; `has_ranks`: whether the records tell the ranks
+    0, 1, 2 …
     """
 
     record: int
@@ -27,10 +28,16 @@ class Installation(NamedTuple):
     reason: int
     size: int
     members: tuple[Incarnation, ...]
+    has_ranks: bool = True
 
     @property
     def is_whole(self) -> bool:
         return len(self.members) >= self.size
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether it names each member once at most."""
+        return len({one.member for one in self.members}) == len(self.members)
 
     @property
     def is_beginning(self) -> bool:
@@ -170,8 +177,8 @@ def absent_at_the_end(
             yield Absent(name, last.number, Lack.PLACE)
 
 
-Row = tuple[int, int, int, int, int, int, int, int]
-"""Record number, event, detail, origin, incarnation, message number, time in ns, value."""
+Row = tuple[int, int, int, int, int, int, int, int, int]
+"""Record number, event, detail, origin, incarnation, message number, time in ns, value, extra."""
 
 
 def read_views(rows: Iterable[Row], *, deliveries: Sequence[int], last_record: int) -> ViewRecords:
@@ -185,14 +192,15 @@ def read_views(rows: Iterable[Row], *, deliveries: Sequence[int], last_record: i
     taken: list[Taken] = []
     minorities: list[Minority] = []
     before = 0
-    for record, event, detail, origin, incarnation, number, at_ns, value in rows:
+    for record, event, detail, origin, incarnation, number, at_ns, value, extra in rows:
         member = Incarnation(origin, incarnation)
         if event == Event.VIEW:
             last = installations[-1] if installations and before == record - 1 else None
             if last is not None and last.number == number and not last.is_whole:
-                installations[-1] = last._replace(members=(*last.members, member))
+                has_ranks = last.has_ranks and extra == len(last.members)
+                installations[-1] = last._replace(members=(*last.members, member), has_ranks=has_ranks)
             else:
-                installations.append(Installation(record, at_ns, number, detail, value, (member,)))
+                installations.append(Installation(record, at_ns, number, detail, value, (member,), extra == 0))
             before = record
         elif event == Event.STATE:
             taken.append(Taken(record, at_ns, number, member, value))
@@ -211,7 +219,7 @@ def read_views(rows: Iterable[Row], *, deliveries: Sequence[int], last_record: i
 def views_of(records: Sequence[Raw]) -> ViewRecords:
     """View records from all records of one incarnation, in the form that hosts make."""
     rows = (
-        (number, r[0], r[1], r[2], r[3], r[5], r[6], r[8])
+        (number, r[0], r[1], r[2], r[3], r[5], r[6], r[8], r[4])
         for number, r in enumerate(records, start=1)
         if r[0] in VIEW_EVENTS
     )

@@ -513,7 +513,9 @@ def _installed(steps: Sequence[Step]) -> dict[tuple[Incarnation, int], Installat
             by_incarnation.setdefault(step.recorder, []).append(step)
     found: dict[tuple[Incarnation, int], Installation] = {}
     for incarnation, own in by_incarnation.items():
-        rows = ((s.record, s.event, s.detail, s.origin, s.incarnation, s.number, s.at_ns, s.value) for s in own)
+        rows = (
+            (s.record, s.event, s.detail, s.origin, s.incarnation, s.number, s.at_ns, s.value, s.extra) for s in own
+        )
         found |= {
             (incarnation, one.record): one for one in read_views(rows, deliveries=(), last_record=0).installations
         }

@@ -125,8 +125,16 @@ def undrained(experiment: Experiment, simulation: Simulation) -> str:
 
 
 def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
-    """Reasons why the numbers must not be trusted: a sender delayed by the protocol did not offer the load."""
-    return manifest.judge(
+    """Reasons why the numbers must not be trusted: a sender delayed by the protocol did not offer the load, or an
+    incarnation has records after its STOP or ENDED.
+    """
+    names = {node.index: node.name for node in experiment.topology.nodes()}
+    found = [
+        f"{names[one.member]} (incarnation {one.incarnation}) has records after its end"
+        for one in simulation.incarnations
+        if any(row[0] in (Event.STOP, Event.ENDED) for row in one.records[:-1])
+    ]
+    return found + manifest.judge(
         cpu_busy_ratio=0.0,
         steal_ratio=0.0,
         # The lag of a paused member does not count.

@@ -138,6 +138,16 @@ def total_order(
     return author.stop(*incarnations)
 
 
+def restarted(seed: int) -> PlainHistory:
+    """All members crash at once and come back with one state, which holds up to three messages of their log."""
+    known, history = seed % 4, PlainHistory()
+    for (member, _), records in total_order(seed, members=3, messages=9).items():
+        in_state = [record for record in records if record.event is Event.DELIVER][:known]
+        again = [r._replace(message=r.message._replace(incarnation=2)) for r in records if r not in in_state]
+        history |= {Incarnation(member, 1): records[:1], Incarnation(member, 2): _numbered(again)}
+    return history
+
+
 def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory:
     """One log, and a last member that the others end on the way. Until then it has delivered alone, as far as causes
     allow: messages of the log in an order of its own, and one message that no other member delivers.
@@ -388,6 +398,7 @@ CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "total, one member": lambda seed: total_order(seed, members=1, messages=3),
     "total, nothing sent": lambda seed: total_order(seed, messages=0),
     "crash and return": lambda seed: total_order(seed, members=4, messages=12, crash=True),
+    "all members return": restarted,
     "excluded": excluded,
     "causal": causal_order,
     "causal, five members": lambda seed: causal_order(seed, members=5, messages=12),
@@ -614,6 +625,10 @@ def resize_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return _change(history, rng, Event.VIEW, lambda r: r._replace(value=r.value + 1))
 
 
+def change_rank(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _change(history, rng, Event.VIEW, lambda r: r._replace(extra=r.extra + 1))
+
+
 def drop_view_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return _without(history, _pick(history, rng, Event.VIEW))
 
@@ -646,7 +661,7 @@ def deliver_again(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 OF_VIEWS: tuple[Mutation, ...] = (
-    *(swap_records, rename_member, renumber_view, resize_view, drop_view_record),
+    *(swap_records, rename_member, renumber_view, resize_view, change_rank, drop_view_record),
     *(forget_views, drop_state, take_state, lose_quorum, deliver_again),
 )
 """Mutations of features that only runs with views have, or of the content of a view."""
@@ -825,7 +840,9 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
         is_possible(record.event, record.detail, record.message.number) for record in records
     )
     has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
-    rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
+    rows = (
+        (r.record, r.event, r.detail, *r.message, r.at_ns, r.value, r.extra) for r in records if r.event in VIEW_EVENTS
+    )
     deliveries = [record.record for record in records if record.event is Event.DELIVER]
     views = read_views(rows, deliveries=deliveries, last_record=records[-1].record)
     return linear.IncarnationRecord(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)

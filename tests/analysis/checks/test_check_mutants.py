@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from analysis.checks import call_orders, linear, oracle, sections, synchrony
+from analysis.checks import call_orders, chains, linear, oracle, sections, synchrony
 from analysis.checks.linear import IncarnationRecord, JudgedRun
 from analysis.checks.properties import (
     CALL_PROPERTIES,
@@ -121,7 +121,9 @@ DELIVERIES = (
     Edit(linear._direct_causes, "recent.add(message)", "pass"),
     Edit(linear._oldest_numbers, "min(", "max("),
     Edit(linear.total_order, "!= before", "== before"),
-    Edit(linear.total_order, "run.in_order", "run.full"),
+    Edit(linear.total_order, "for incarnation in run.in_order", "for incarnation in run.full"),
+    Edit(chains.endless, "or 0) > 1", "or 0) > 0"),
+    Edit(chains.endless, "if other not in leads_to", ""),
     Edit(linear._predecessors, "if incarnation.name.is_joiner else None", "if True else None"),
     Edit(linear._not_undone, "reversed(rows)", "rows"),
     Edit(IncarnationRecord.judge_at, "step[1] != _SUBMIT and ", ""),
@@ -138,8 +140,10 @@ DELIVERIES = (
     Edit(_Judge._view, "and not self._run.is_uniform", ""),
     Edit(_Judge._wrong_in_a_change, "after.number <= before.number", "after.number < before.number - 9"),
     Edit(_Judge._wrong_in_a_change, "if after.is_beginning:", "if False:"),
-    Edit(_Judge._wrong_in_a_change, "before.number < one < after.number", "before.number <= one < after.number"),
+    Edit(_Judge._wrong_in_a_change, ") < after.number:", ") <= after.number:"),
     Edit(_Judge.view_agreement, "if not one.is_whole and not is_cut:", "if False:"),
+    Edit(_Judge.view_agreement, "if not one.is_distinct:", "if False:"),
+    Edit(_Judge.view_agreement, "if not one.has_ranks:", "if False:"),
     Edit(_Judge.view_agreement, "if other is not None:", "if False:"),
     Edit(_Judge.virtual_synchrony, "violations += len(disputed)", "violations += 0"),
     Edit(_Judge.no_ghost, "~is_member", "is_member"),

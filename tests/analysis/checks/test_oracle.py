@@ -35,6 +35,19 @@ def over(*steps: str) -> PlainHistory:
     return author.history
 
 
+def returned(**orders: str) -> PlainHistory:
+    """These members crash at once, come back, submit a message each, and deliver the first ones of these members."""
+    author = Author()
+    author.start(A, B, C)
+    joiners = {name: Incarnation("abc".index(name), 2) for name in orders}
+    author.start(*joiners.values())
+    submitted = {name: author.submit_next(joiner) for name, joiner in joiners.items()}
+    for name, order in orders.items():
+        for origin in order:
+            author.note(joiners[name], Event.DELIVER, submitted[origin], Level.AGREED)
+    return author.stop(*([] if "a" in orders else [A]), *joiners.values())
+
+
 BOTH = ("a submits a1", "b submits b1", "a delivers a1", "b delivers a1", "a delivers b1", "b delivers b1")
 TOGETHER = ("b submits b1", "c submits c1", "b delivers b1", "c delivers b1", "b delivers c1", "c delivers c1")
 
@@ -144,6 +157,16 @@ BROKEN: dict[str, tuple[PlainHistory, dict[Property, int], str]] = {
         written("a submits a1", "a submits a2", "a delivers a1", "a delivers a2", "b delivers a2"),
         agreements(1) | {Property.FIFO: 1, Property.CAUSAL: 1, Property.TOTAL_ORDER: 1},
         "p1/a #2: p1/b delivers it at position 1",
+    ),
+    "two joiners have opposite orders of messages that nobody else has": (
+        returned(b="bc", c="cb"),
+        {Property.UNIFORM_AGREEMENT: 2, Property.TOTAL_ORDER: 2},
+        "p1/b (incarnation 2) #1: p1/c (incarnation 2) delivers it at position 2",
+    ),
+    "three joiners have each two of three messages, in a circle": (
+        returned(a="ab", b="bc", c="ca"),
+        {Property.TOTAL_ORDER: 3},
+        "delivered in different orders",
     ),
     "a message is delivered for good twice, at two levels": (
         written("a submits a1", "a delivers a1", "a finalizes a1", "b delivers a1"),

@@ -37,7 +37,7 @@ def facts_and_steps(
             "number": messages,
             "at_ns": [100 * number for number in numbers],
             "value": messages,
-            **{name: [0] * len(noted) for name in ("size_bytes", "checksum")},
+            **{name: [0] * len(noted) for name in ("extra", "size_bytes", "checksum")},
         }
     )
     chunks = [compact(batch) for batch in table.to_batches(max_chunksize=3)]
@@ -169,6 +169,12 @@ FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] 
         (),
         {"mistake": "tells of 5 submissions at its end, and recorded 2"},
     ),
+    "a delivery after the end": (
+        ((START, 0, 0), (STOP, 0, 1), (DELIVER, 1, 1)),
+        (),
+        {"mistake": "has records after its end"},
+    ),
+    "two ends": (((START, 0, 0), (ENDED, 0, 0), (STOP, 0, 1)), (), {"mistake": "has records after its end"}),
     "less at the end": (
         ((START, 0, 0), *SUBMISSIONS, (ENDED, 0, 0)),
         (),

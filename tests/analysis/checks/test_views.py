@@ -123,6 +123,13 @@ def cut_off(builder: HistoryBuilder) -> HistoryBuilder:
     return builder
 
 
+def ranked_otherwise(builder: HistoryBuilder) -> HistoryBuilder:
+    """In its last view of two, b gives the members the ranks 1 and 0."""
+    *before, one, other = builder.author.history[B]
+    builder.author.history[B] = [*before, one._replace(extra=1), other._replace(extra=0)]
+    return builder
+
+
 def joined() -> HistoryBuilder:
     """c is back in view 2, after a1 was delivered in view 1."""
     builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").note(C, Event.ENDED)
@@ -174,12 +181,32 @@ BROKEN: dict[str, tuple[PlainHistory, tuple[Property, ...], str]] = {
     "a view is passed over by a joiner that it names": (
         passing_over(ViewReason.SUSPICION).stop(*ABC2),
         (AGREEMENT,),
-        "a view that names it is passed over: p1/c (incarnation 2) installs view 2",
+        "a view is passed over: p1/c (incarnation 2) installs view 2",
+    ),
+    "an excluded incarnation is back, without a state": (
+        joined().state(C2, 2).install(3, *AB).deliver(AB, "a2").install(4, *ABC2).deliver(ABC2, "a3").stop(*ABC2),
+        (AGREEMENT,),
+        "a view is passed over: p1/c (incarnation 2) installs view 2",
     ),
     "a view without the incarnation that installs it": (
         disputed(2, (C, [A, B])).install(2, A, B).stop(A, B),
         (AGREEMENT,),
         "a view without the incarnation that installs it: p1/c installs view 2 of p1/a, p1/b",
+    ),
+    "a view names two incarnations of one member": (
+        HistoryBuilder(A, B, C, C2).install(1, A, C).install(2, A, C, C2).state(C2, 2).stop(A, C, C2),
+        (AGREEMENT,),
+        "a view that names a member twice: p1/a installs view 2 of p1/a, p1/c, p1/c (incarnation 2)",
+    ),
+    "a view names one incarnation twice": (
+        disputed(2, (A, [A, B, B]), (B, [A, B, B])).stop(A, B),
+        (AGREEMENT,),
+        "a view that names a member twice",
+    ),
+    "two give the members of a view other ranks": (
+        ranked_otherwise(founded().install(2, A, B)).stop(A, B),
+        (AGREEMENT,),
+        "a view with ranks other than its order: p1/b installs view 2 of p1/a, p1/b",
     ),
     "a view is cut off, and not by a crash": (
         cut_off(founded().install(2, A, B, C)).stop(C),
@@ -471,7 +498,11 @@ def wild(seed: int) -> PlainHistory:
 
 
 def test_records_of_a_view_belong_together_while_they_follow_each_other() -> None:
-    rows = [(2, Event.VIEW, 1, 0, 1, 1, 10, 2), (3, Event.VIEW, 1, 1, 1, 1, 11, 2), (4, Event.VIEW, 1, 0, 1, 1, 12, 2)]
+    rows = [
+        (2, Event.VIEW, 1, 0, 1, 1, 10, 2, 0),
+        (3, Event.VIEW, 1, 1, 1, 1, 11, 2, 1),
+        (4, Event.VIEW, 1, 0, 1, 1, 12, 2, 0),
+    ]
 
     records = read_views(rows, deliveries=(), last_record=5)
 

@@ -121,8 +121,9 @@ def test_optimistic_deliveries_that_stand_at_joiners() -> None:
     assert sum(any(one.incarnation not in of_run.full for one in of_run.standing) for of_run in judged) > 20
 
 
-def test_what_joiners_owe_at_the_end() -> None:
-    runs = [history for history, _, _ in test_views.OWED.values()]
+def test_views_by_hand() -> None:
+    runs = [history for history, _, _ in (*test_views.BROKEN.values(), *test_views.OWED.values())]
+    runs += test_views.RIGHT.values()
     assert_one_opinion(runs, OF_ORDERS, by_oracle(OF_ORDERS), by_linear(OF_ORDERS), judge_run)
 
 

@@ -15,6 +15,7 @@ import pytest
 from analysis.errors import AnalysisError
 from analysis.expression import Unknown, evaluate, parse
 from analysis.metrics import sweep_rows
+from node.host.host import Host
 from node.protocols.sequencer import SequencerCore
 from node.registry import PROTOCOLS
 from testbed.sim.point import measure
@@ -86,6 +87,18 @@ def test_a_run_that_does_not_come_to_rest_is_unknown_where_it_matters() -> None:
     result = measure(replace(small(), drain_ns=0))
     assert "had become quiet" in result["properties"]["agreement"]["reason"]
     assert (result["properties"]["total_order"]["verdict"], result["verdict"]) == ("pass", "unknown")
+
+
+def test_records_after_the_end_are_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Host.stop
+
+    def stop_twice(host: Host) -> bool:
+        return stop(host) and stop(host)
+
+    monkeypatch.setattr(Host, "stop", stop_twice)
+    result = measure(small())
+    assert result["verdict"] == "unknown"
+    assert result["doubts"][0] == "p1/n1 (incarnation 1) has records after its end"
 
 
 def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:

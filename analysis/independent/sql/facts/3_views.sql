@@ -5,7 +5,7 @@
 CREATE OR REPLACE TEMP TABLE view_record AS
 SELECT *, row_number() OVER (PARTITION BY process, stretch ORDER BY record) AS place FROM (
     SELECT *, sum(is_new::INT) OVER (PARTITION BY process ORDER BY record) AS stretch FROM (
-        SELECT process, record, at_ns, number AS view, detail AS reason, value AS size, origin AS member, incarnation,
+        SELECT process, record, at_ns, number AS view, detail AS reason, value AS size, origin AS member, incarnation, extra,
             (lag(record) OVER of_process, lag(number) OVER of_process) IS DISTINCT FROM (record - 1, number) AS is_new
         FROM record WHERE event = 'view' WINDOW of_process AS (PARTITION BY process ORDER BY record)
     )
@@ -27,7 +27,7 @@ WINDOW of_process AS (PARTITION BY process ORDER BY record);
 
 -- The members that each installation names, in order of rank.
 CREATE OR REPLACE TEMP TABLE named AS
-SELECT installation.process, nth, named.record, member, incarnation,
+SELECT installation.process, nth, named.record, member, incarnation, extra,
     row_number() OVER (PARTITION BY installation.process, nth ORDER BY named.record) AS rank
 FROM view_record AS named ASOF JOIN installation
     ON named.process = installation.process AND named.record >= installation.record;

@@ -1,6 +1,7 @@
 -- Total order: if anybody delivers m before m', then everybody delivers m' only after m. That is: a message has the same
--- immediate predecessor in every sequence that contains it. Processes that others have ended, or that have left, are not
--- looked at; the predecessor of a joiner's first delivery is not compared.
+-- immediate predecessor in every sequence that contains it, and no chain of predecessors leads back to where it began.
+-- Processes that others have ended, or that have left, are not looked at; the predecessor of a joiner's first delivery is
+-- not compared.
 --
 -- In a run with views, view by view: (1) Of what any two processes deliver in a view, each to before its first void
 -- delivery, one is a prefix of the other. (2) The same holds for all of what they deliver there of any two that have
@@ -13,6 +14,21 @@ SELECT process.run, has_views, is_joiner, delivery.*,
 FROM delivery JOIN process USING (process) JOIN run USING (run)
 LEFT JOIN ending USING (process)
 WHERE has_views OR ending.event IS DISTINCT FROM 'ended';
+
+-- Where the predecessors of each message lead, in strides: from the first delivery of one process to that of another, which
+-- has delivered more before. A stride leads on to all that begin where it ends.
+CREATE OR REPLACE TEMP TABLE stride AS
+WITH RECURSIVE led(message, back_to) AS (
+    SELECT late.message, early.message
+    FROM checked AS late JOIN checked AS early USING (process)
+    WHERE NOT early.has_views AND early.position = 1 AND late.position > 1
+        AND late.message IN (SELECT message FROM checked WHERE position = 1)
+    UNION
+    SELECT led.message, further.message
+    FROM led JOIN checked AS late ON late.message = led.back_to AND late.position > 1
+    JOIN checked AS further ON further.process = late.process AND further.position = 1
+)
+FROM led;
 
 CREATE OR REPLACE TEMP VIEW violation AS
 WITH in_place AS (
@@ -39,6 +55,9 @@ survivor_end AS (
 SELECT run, min(at_ns) AS at_ns, arg_min(process, at_ns) AS process, message, 'delivered after another message than elsewhere by' AS what
 FROM checked WHERE NOT has_views AND NOT (is_joiner AND predecessor IS NULL)
 GROUP BY run, message HAVING count(DISTINCT coalesce(predecessor, 0)) > 1
+UNION ALL
+SELECT run, at_ns, process, message, 'delivered first, and after itself elsewhere, by'
+FROM checked JOIN stride USING (message) WHERE back_to = message AND position = 1
 UNION ALL
 SELECT run, max(at_ns), arg_max(process, at_ns), arg_max(message, at_ns), 'another message than elsewhere in this place of its view at'
 FROM in_place WHERE NOT is_spoilt
