@@ -11,7 +11,17 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from analysis.checks.oracle_views import Installed, Record, installations_of
-from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
+from analysis.checks.properties import (
+    GIVEN_BUT_NOT_SENT,
+    NO_MESSAGE_GIVEN,
+    Incarnation,
+    Incarnations,
+    MessageId,
+    Place,
+    Raw,
+    Tally,
+    Witness,
+)
 from collector.records import Event, GroupReport, MutexReport, Notice
 
 Key = tuple[int, Incarnation, int]
@@ -111,7 +121,8 @@ def grant_order(incarnations: Incarnations) -> Tally:
             wrong += [(max(late, key=lambda m: grant_of.get(m, _NEVER)), message)] if late else []
     found = min(wrong, key=lambda pair: grant_of[pair[1]], default=())
     places = [_granted_place(message, stays) for message in found]
-    return Tally(checked, len(wrong), Witness.of("the later request is granted first", places))
+    witness = Witness.of("the later request is granted first", places)
+    return Tally(checked, len(wrong), witness, _why_the_order_is_unknown(incarnations))
 
 
 def clock_condition(incarnations: Incarnations) -> Tally:
@@ -195,6 +206,20 @@ def _known_at_requests(
                 found[message] = knows[h.incarnation] - {message}
                 knows[h.incarnation].add(message)
     return found
+
+
+def _why_the_order_is_unknown(incarnations: Incarnations) -> str:
+    happenings = _in_time(incarnations)
+    given = [h for h in happenings if h.is_report(GroupReport.GIVEN)]
+    if not given and len({h.incarnation.member for h in happenings if h.is_report(GroupReport.TAKEN)}) > 1:
+        return NO_MESSAGE_GIVEN
+    for h in given:
+        of_sender = [records for one, records in incarnations.items() if one.member == h.record[4]]
+        has_crashed = any(not {r[0] for r in records} & {Event.STOP, Event.ENDED} for records in of_sender)
+        sent = [one for one in happenings if one.is_report(GroupReport.SENT) and _is_the_message(one, h)]
+        if not has_crashed and not any(one.key < h.key for one in sent):
+            return GIVEN_BUT_NOT_SENT
+    return ""
 
 
 def _is_the_message(sent: Happening, given: Happening) -> bool:

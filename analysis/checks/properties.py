@@ -240,6 +240,10 @@ def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
 NO_VIEW = "no view was installed"
 """Excuse of VIEW_PROPERTIES in a run without views."""
 
+NO_MESSAGE_GIVEN = "several members took requests, but no core is on record to have been given a message"
+GIVEN_BUT_NOT_SENT = "a core was given a message that its sender has no record of, although it did not crash"
+"""Excuses of grant order: the order of the requests is not on record."""
+
 _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.VALIDITY: "no message was submitted",
     Property.MUTUAL_EXCLUSION: "nobody entered a critical section",

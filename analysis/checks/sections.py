@@ -14,13 +14,23 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
-from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
+from analysis.checks.properties import (
+    GIVEN_BUT_NOT_SENT,
+    NO_MESSAGE_GIVEN,
+    Incarnation,
+    Incarnations,
+    MessageId,
+    Place,
+    Raw,
+    Tally,
+    Witness,
+)
 from analysis.checks.views import views_of
 from collector.records import Event, GroupReport, MutexReport, Notice
 
 NEVER_NS = 1 << 63
-SUBMIT, DELIVER, STOP, REPORT, VIEW = (
-    int(event) for event in (Event.SUBMIT, Event.DELIVER, Event.STOP, Event.REPORT, Event.VIEW)
+SUBMIT, DELIVER, STOP, REPORT, ENDED, VIEW = (
+    int(event) for event in (Event.SUBMIT, Event.DELIVER, Event.STOP, Event.REPORT, Event.ENDED, Event.VIEW)
 )
 LEFT, FENCE = int(Notice.LEFT), int(MutexReport.FENCE)
 SENT, GIVEN, TAKEN = int(GroupReport.SENT), int(GroupReport.GIVEN), int(GroupReport.TAKEN)
@@ -163,21 +173,33 @@ def grant_order(incarnations: Incarnations) -> Tally:
     grants = granted(incarnations)
     knows: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
     told: dict[tuple[int, ...], Granted] = {}
+    crashed = {one.member for one, records in incarnations.items() if all(r[0] not in (STOP, ENDED) for r in records)}
+    askers: set[int] = set()
+    is_any_given, is_any_unsent = False, False
     checked = 0
     wrong: list[tuple[Granted, Granted]] = []
     for _, incarnation, _, record in in_time(incarnations, (REPORT,)):
         if record[1] == SENT:
             told[message_of(incarnation.member, record[4], record)] = knows[incarnation]
         elif record[1] == GIVEN:
-            given = told.get(message_of(record[4], incarnation.member, record), NO_GRANT)
-            knows[incarnation] = max(knows[incarnation], given)
-        elif record[1] == TAKEN and (grant := grants.pop(MessageId(*incarnation, record[8]), None)):
+            given = told.get(message_of(record[4], incarnation.member, record))
+            knows[incarnation] = max(knows[incarnation], given or NO_GRANT)
+            is_any_given = True
+            is_any_unsent |= given is None and record[4] not in crashed
+        elif record[1] == TAKEN:
+            askers.add(incarnation.member)
+            grant = grants.pop(MessageId(*incarnation, record[8]), None)
+            if grant is None:
+                continue
             if grant.at_ns != NEVER_NS:
                 checked += 1
                 if knows[incarnation] > grant:
                     wrong.append((grant, knows[incarnation]))
             knows[incarnation] = max(knows[incarnation], grant)
-    return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)))
+    excuse = GIVEN_BUT_NOT_SENT if is_any_unsent else ""
+    if len(askers) > 1 and not is_any_given:
+        excuse = NO_MESSAGE_GIVEN
+    return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)), excuse)
 
 
 def message_of(sender: int, target: int, record: Raw) -> tuple[int, ...]:

@@ -153,6 +153,7 @@ def _opinions(
     for kind in kinds:
         database.execute(_text(f"properties/{kind.value}.sql"))
         given = {
+            "property": kind.value,
             "liveness": kind.is_liveness,
             "of_receivers": kind.needs_receivers,
         }

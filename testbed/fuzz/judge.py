@@ -21,7 +21,16 @@ from analysis.checks import oracle
 from analysis.checks.calls import Calls, read_calls
 from analysis.checks.linear import check_incarnations
 from analysis.checks.oracle_views import Record
-from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
+from analysis.checks.properties import (
+    GIVEN_BUT_NOT_SENT,
+    Finding,
+    Incarnation,
+    Incarnations,
+    MessageId,
+    Property,
+    Raw,
+    Verdict,
+)
 from analysis.checks.stages import breaches
 from analysis.independent.compare import disagreements
 from analysis.independent.judge import History, judge_histories, table_of
@@ -450,16 +459,20 @@ def _not_as_asked(records: Incarnations, calls: Calls) -> Iterator[Failure]:
 
 
 def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
-    """Safety properties that are unknown although they were checked: no record is missing here."""
+    """Safety properties that are unknown although they were checked, and grant order without reports of messages: no
+    record is missing here.
+    """
     for kind, finding in findings.items():
-        if finding.verdict is Verdict.UNKNOWN and finding.checked and not kind.is_liveness:
+        is_unreported = not kind.is_liveness or finding.reason == GIVEN_BUT_NOT_SENT
+        if finding.verdict is Verdict.UNKNOWN and finding.checked and is_unreported:
             yield Failure(kind="untold", sentence=f"{kind.value}: {finding.reason}", where=kind.value)
 
 
-_REPORTED = {
-    Property.STATE: Notice.STATE,
-    Property.CLOCK_CONDITION: Notice.TIMESTAMP,
-    Property.FENCE_ORDER: MutexReport.FENCE,
+_REPORTED: Mapping[Property, Sequence[Notice | MutexReport | GroupReport]] = {
+    Property.STATE: (Notice.STATE,),
+    Property.CLOCK_CONDITION: (Notice.TIMESTAMP,),
+    Property.FENCE_ORDER: (MutexReport.FENCE,),
+    Property.GRANT_ORDER: (GroupReport.TAKEN, GroupReport.SENT, GroupReport.GIVEN),
 }
 """Properties judged by reports, which are made in every run with deliveries for good."""
 
@@ -470,12 +483,12 @@ def _unreported(scenario: Scenario, simulation: Simulation, findings: Mapping[Pr
     there = [one for one in members if one.ending in _AT_THE_END]
     if not any(row[0] == Event.DELIVER and row[1] >= Level.AGREED for one in there for row in one.records):
         return
-    wanted: dict[str, int] = {kind.value: code for kind, code in _REPORTED.items() if kind in findings}
+    wanted = [(kind.value, code) for kind, codes in _REPORTED.items() if kind in findings for code in codes]
     if scenario.parameters.get("trace_stages"):
-        wanted["stages"] = Notice.ACCEPTED
-    for what, code in wanted.items():
+        wanted.append(("stages", Notice.ACCEPTED))
+    for what, code in wanted:
         if not any(_count(one, code) for one in members):
-            yield Failure(kind="untold", sentence=f"{what}: no member makes a report of it", where=what)
+            yield Failure(kind="untold", sentence=f"{what}: no member makes a report {code.name}", where=what)
 
 
 def _count(incarnation: IncarnationRun, code: int) -> int:

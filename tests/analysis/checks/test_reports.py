@@ -18,6 +18,8 @@ from analysis.checks import linear, oracle
 from analysis.checks.oracle import raw
 from analysis.checks.properties import (
     CALL_PROPERTIES,
+    GIVEN_BUT_NOT_SENT,
+    NO_MESSAGE_GIVEN,
     REPORT_PROPERTIES,
     Finding,
     Incarnation,
@@ -153,11 +155,16 @@ def joiner_states() -> PlainHistory:
 
 
 class Judged(NamedTuple):
-    """Of one property: PASS, or FAIL with this sentence."""
+    """Of one property: PASS, FAIL with this sentence, or UNKNOWN with this reason."""
 
     checked: int
     violations: int = 0
     sentence: str = ""
+    reason: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.FAIL if self.violations else Verdict.UNKNOWN if self.reason else Verdict.PASS
 
 
 EXCLUSION, SERVICE, ORDER = Property.MUTUAL_EXCLUSION, Property.SERVICE, Property.GRANT_ORDER
@@ -168,7 +175,7 @@ Case = tuple[PlainHistory, dict[Property, Judged]]
 BOTH_INSIDE = (
     "entered while another was inside: p1/a #1: p1/a delivers it at position 1; p1/b #1: p1/b delivers it at position 1"
 )
-IN_VIEW_1 = ("a installs 1 ab", "a requests 1", "b installs 1 ab", "b requests 1")
+IN_VIEW_1 = ("a installs 1 ab", "a requests 1", "b installs 1 ab", "b requests 1", "b receives a 1")
 GO_ON = ("b enters", "b leaves")
 SECTIONS: dict[str, Case] = {
     "one section after the other": (told("a enters", "a leaves", *GO_ON), {EXCLUSION: Judged(2)}),
@@ -282,6 +289,12 @@ def b_is_first(*steps: str, is_wrong: bool) -> Case:
     return history, {ORDER: Judged(2, 1, OVERTAKEN) if is_wrong else Judged(2)}
 
 
+def not_sent(*steps: str) -> Case:
+    """B is granted its request before a; B has received a message that no record shows to be sent."""
+    history, _ = b_is_first(*steps, is_wrong=False)
+    return history, {ORDER: Judged(2, reason=GIVEN_BUT_NOT_SENT)}
+
+
 GRANTS: dict[str, Case] = {
     "b has received the request of a": b_is_first("a requests 1", "b receives a 1", "b requests 1", is_wrong=True),
     "the requests are concurrent": b_is_first("a requests 1", "b requests 1", "b receives a 1", is_wrong=False),
@@ -311,8 +324,29 @@ GRANTS: dict[str, Case] = {
     "b has received the request in the view after a message with its number": b_is_first(
         *("a sends 1.1", "b receives a 1.1", "a requests 2.1", "b receives a 2.1", "b requests 1"), is_wrong=True
     ),
-    "b has received a message that a has not sent": b_is_first(
-        *("a requests 1", "b receives a 2", "b requests 1"), is_wrong=False
+    "b has received a message that a has not sent": not_sent("a requests 1", "b receives a 2", "b requests 1"),
+    "b has received a message before a sent it": not_sent("b receives a 1", "a requests 1", "b requests 1"),
+    "b has received a message that a told c alone": not_sent(
+        "a tells c 1", "b hears a 1", "a requests 1", "b requests 1"
+    ),
+    "b has received a message that a has not sent before it ended": (
+        told("a requests 1", "b receives a 2", "b requests 1", *GO_ON, "a ends", stop="b"),
+        {ORDER: Judged(1, reason=GIVEN_BUT_NOT_SENT)},
+    ),
+    "b has received a message whose record a crash took along": (
+        told("a requests 1", "b receives a 2", "b requests 1", *GO_ON, stop="b"),
+        {ORDER: Judged(1)},
+    ),
+    "b has received the request of a, and a message that a has not sent": b_is_first(
+        *("a requests 1", "b receives a 1", "b receives a 2", "b requests 1"), is_wrong=True
+    ),
+    "two members take requests, and nobody receives a message": (
+        told("a requests 1", "b requests 1", *GO_ON, "a enters", "a leaves"),
+        {ORDER: Judged(2, reason=NO_MESSAGE_GIVEN)},
+    ),
+    "one member takes requests, and nobody receives a message": (
+        told("a requests 1", "a enters", "a leaves"),
+        {ORDER: Judged(1)},
     ),
     "b receives its own request": b_is_first("a requests 1", "b requests 1", "b receives b 1", is_wrong=False),
     "the request was still waiting in the host of a": b_is_first(
@@ -386,8 +420,8 @@ def test_a_history_is_judged_by_what_it_reports(case: str) -> None:
     for kind, judged in expected.items():
         finding = judge(history, kind)
         sentence = finding.witness.sentence(NAMES) if finding.witness is not None else ""
-        assert finding.verdict is (Verdict.FAIL if judged.violations else Verdict.PASS), kind
-        assert Judged(finding.checked, finding.violations, sentence) == judged, kind
+        assert finding.verdict is judged.verdict, kind
+        assert Judged(finding.checked, finding.violations, sentence, finding.reason) == judged, kind
 
 
 def test_the_numbers_of_reports_have_no_sign(tmp_path: Path) -> None:
@@ -434,6 +468,7 @@ def wild(seed: int, *, events: int) -> PlainHistory:
     asked, clock, committed = (dict.fromkeys(author.incarnations, 0) for _ in range(3))
     base = rng.choice((0, (1 << 63) - 5))
     sent = Counter[tuple[Incarnation, Incarnation]]()
+    known, sent_ratio = list[tuple[Incarnation, Incarnation, int]](), rng.choice((0.5, 1))
     granted, view = base + 3, 1
     for _ in range(events):
         incarnation, other = rng.sample(author.incarnations, 2)
@@ -448,9 +483,12 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             sent[incarnation, target] += 1
             name = sent[incarnation, target] | (ALONE if target == other else 0)
             author.note_message(incarnation, GroupReport.SENT, target, name)
+            known.append((incarnation, target, name))
         elif what in (3, 4, 5):
-            name = rng.randint(1, 4) | rng.choice((0, ALONE))
-            author.note_message(incarnation, GroupReport.GIVEN, rng.choice((other, other, incarnation)), name)
+            unknown = other, rng.randint(1, 4) | rng.choice((0, ALONE))
+            here = [(sender, name) for sender, target, name in known if not name & ALONE or target == incarnation]
+            sender, name = rng.choice(here) if here and rng.random() < sent_ratio else unknown
+            author.note_message(incarnation, GroupReport.GIVEN, sender, name)
         elif what == 6 and asked[incarnation]:
             granted += 1
             number = rng.randint(1, asked[incarnation])

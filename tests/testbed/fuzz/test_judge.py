@@ -18,7 +18,7 @@ from node.group.detector import Accusations
 from node.group.view import View
 from node.host.host import Host
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event, Level
+from node.trace import EndReason, Event, GroupReport, Level
 from node.wire import Kind, Message
 from testbed.fuzz.coverage import Coverage, Met, from_rows
 from testbed.fuzz.draw import FUZZED, draw
@@ -415,6 +415,17 @@ def test_members_that_report_nothing_are_found_out(
     assert judge(scenario).is_good
     monkeypatch.setattr(Host, "_report", lambda *_: None)
     assert ("untold", what) in {(failure.kind, failure.where) for failure in judge(scenario).failures}
+
+
+@pytest.mark.parametrize("code", [GroupReport.TAKEN, GroupReport.SENT, GroupReport.GIVEN])
+def test_a_group_layer_that_no_longer_makes_one_report_is_found_out(
+    code: GroupReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Host._report
+    monkeypatch.setattr(Host, "_report", lambda host, made: None if made.code == code else report(host, made))
+    failures = judge(small("mutex")).failures
+    assert f"grant_order: no member makes a report {code.name}" in {failure.sentence for failure in failures}
+    assert {(failure.kind, failure.where) for failure in failures} == {("untold", "grant_order")}
 
 
 def test_a_report_that_no_member_makes_is_missed_unless_all_crash_before_it() -> None:

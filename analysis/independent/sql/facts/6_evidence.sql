@@ -68,3 +68,6 @@ GROUP BY run;
 CREATE OR REPLACE TEMP TABLE for_objects AS
 SELECT DISTINCT run, 'messages are for objects here, not for members' AS reason
 FROM report JOIN process USING (process) WHERE code = 'addressed';
+
+-- Why a run cannot pass a property, though it may fail it. The files of the properties fill this.
+CREATE OR REPLACE TEMP TABLE excuse (run INTEGER, property VARCHAR, reason VARCHAR);
