@@ -92,9 +92,9 @@ def fence_order(incarnations: Incarnations) -> Tally:
     return Tally(len(grants), len(wrong), Witness.of("a fence is out of order", places))
 
 
-def service(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
-    asked = {h.message: h for h in reversed(_own(incarnations, Event.SUBMIT)) if h.incarnation in full}
-    stays = [(grant, end) for grant, end in _stays(incarnations) if grant.incarnation in full]
+def service(incarnations: Incarnations, owing: Collection[Incarnation]) -> Tally:
+    asked = {h.message: h for h in reversed(_own(incarnations, Event.SUBMIT)) if h.incarnation in owing}
+    stays = [(grant, end) for grant, end in _stays(incarnations) if grant.incarnation in owing]
     granted = {grant.message for grant, _ in stays}
     missing = sorted((h.key[0], message) for message, h in asked.items() if message not in granted)
     unleft = [grant for grant, end in stays if end is None]

@@ -138,9 +138,11 @@ def mutual_exclusion(incarnations: Incarnations) -> Tally:
     return Tally(len(found), len(wrong), Witness.of("entered while another was inside", places))
 
 
-def service(incarnations: Incarnations, full: Iterable[Incarnation]) -> Tally:
-    """Check that each request of a full member is granted, and each of its sections left."""
-    obliged = set(full)
+def service(incarnations: Incarnations, owing: Iterable[Incarnation]) -> Tally:
+    """Check that each request is granted, and each section left, of `owing`: full members, and incarnations that are
+    present at the end.
+    """
+    obliged = set(owing)
     asked = {message: at_ns for message, at_ns in _requests(incarnations).items() if _origin(message) in obliged}
     own = [section for section in sections(incarnations) if section.incarnation in obliged]
     granted = {section.message for section in own}

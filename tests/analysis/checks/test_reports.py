@@ -75,8 +75,8 @@ def judge(history: PlainHistory, kind: Property) -> Finding:
     return expected
 
 
-MEMBERS = {"a": A, "b": B, "c": C}
-EVENTS = {"drops": Event.DROP, "refuses": Event.REFUSED, "ends": Event.ENDED}
+MEMBERS = {"a": A, "b": B, "c": C, "C": C2}
+EVENTS = {"drops": Event.DROP, "refuses": Event.REFUSED, "ends": Event.ENDED, "joins": Event.STATE}
 REPORTED = {"stamps": Notice.TIMESTAMP, "shows": Notice.CLOCK, "takes": GroupReport.TAKEN}
 ALONE = 1 << 32
 """In the name of a message for one member."""
@@ -92,7 +92,8 @@ def told(*steps: str, who: str = "ab", stop: str = "") -> PlainHistory:
     """The history of these steps. `a sends 2`: the core of a sends its message 2 to all; `a requests 2`: it takes its
     request, and sends it with this message; `a takes 1`: it takes its request 1; `a tells b 2`: a message to b alone;
     `b receives a 2`, `b hears a 2`: the core of b is given one of them; `a enters 7`: its request is granted, with the
-    fence 7. Only the members in `stop` (none: all) stop in order.
+    fence 7. `C` is the second incarnation of c; `C joins`: it gets the state. Only the members in `stop`
+    (none: all) stop in order.
     """
     author = Author(incarnations=tuple(MEMBERS[name] for name in who))
     for step in steps:
@@ -177,6 +178,9 @@ BOTH_INSIDE = (
 )
 IN_VIEW_1 = ("a installs 1 ab", "a requests 1", "b installs 1 ab", "b requests 1", "b receives a 1")
 GO_ON = ("b enters", "b leaves")
+REJOINED = ("a installs 2 ab", "a installs 3 abC", "C installs 3 abC")
+JOINERS = "p1/c (incarnation 2) #1"
+OF_JOINER = {"who": "abcC", "stop": "abC"}
 SECTIONS: dict[str, Case] = {
     "one section after the other": (told("a enters", "a leaves", *GO_ON), {EXCLUSION: Judged(2)}),
     "two inside at once": (
@@ -234,6 +238,29 @@ SECTIONS: dict[str, Case] = {
     "a request that is never granted denies service": (
         told("b submits"),
         {SERVICE: Judged(1, 1, "a request is never granted: p1/b #1: p1/b does not deliver it")},
+    ),
+}
+
+JOINER: dict[str, Case] = {
+    "a joiner is granted what it requests": (
+        told(*REJOINED, "C joins", "C submits", "C enters", "C leaves", **OF_JOINER),
+        {SERVICE: Judged(1)},
+    ),
+    "a joiner is never granted what it requests": (
+        told(*REJOINED, "C joins", "C submits", **OF_JOINER),
+        {SERVICE: Judged(1, 1, f"a request is never granted: {JOINERS}: p1/c (incarnation 2) does not deliver it")},
+    ),
+    "a joiner never leaves its section": (
+        told(*REJOINED, "C joins", "C submits", "C enters", **OF_JOINER),
+        {SERVICE: Judged(1, 1, f"a section is never left: {JOINERS}: p1/c (incarnation 2) delivers it at position 1")},
+    ),
+    "a joiner without the state is owed nothing": (
+        told(*REJOINED, "a submits", "a enters", "a leaves", "C submits", **OF_JOINER),
+        {SERVICE: Judged(1)},
+    ),
+    "a joiner that is not in the last view is owed nothing": (
+        told(*REJOINED, "C joins", "C submits", "a submits", "a enters", "a leaves", "a installs 4 ab", **OF_JOINER),
+        {SERVICE: Judged(1)},
     ),
 }
 
@@ -411,7 +438,7 @@ CLOCKS_AND_STATES: dict[str, Case] = {
         {STATE: Judged(6, 1, f"{BEHIND}p1/b shows 9 at position 3")},
     ),
 }
-CASES = SECTIONS | FENCED | GRANTS | CLOCKS_AND_STATES
+CASES = SECTIONS | JOINER | FENCED | GRANTS | CLOCKS_AND_STATES
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -464,7 +491,7 @@ def test_states_of_one_member_alone_are_compared_with_nothing() -> None:
 def wild(seed: int, *, events: int) -> PlainHistory:
     """Three members with arbitrary events, in order of true time."""
     rng = random.Random(seed)
-    author = Author(incarnations=(A, B, C))
+    author = Author(incarnations=rng.choice(((A, B, C), (A, B, C, C2))))
     asked, clock, committed = (dict.fromkeys(author.incarnations, 0) for _ in range(3))
     base = rng.choice((0, (1 << 63) - 5))
     sent = Counter[tuple[Incarnation, Incarnation]]()
@@ -507,8 +534,9 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             author.report(incarnation, Notice.STATE, committed[incarnation] + (rng.random() < 0.1))
         else:
             view = max(1, view + rng.choice((-1, 0, 1, 1, 1)))
+            author.note(incarnation, Event.STATE, MessageId(*A, view))
             author.install(incarnation, view, sorted(rng.sample(author.incarnations, rng.randint(1, 3))))
-    for incarnation in rng.sample(author.incarnations, rng.randint(2, 3)):
+    for incarnation in rng.sample(author.incarnations, rng.randint(2, len(author.incarnations))):
         author.note(incarnation, Event.STOP, detail=int(rng.random() < 0.8))  # 0: not drained
     return author.history
 
