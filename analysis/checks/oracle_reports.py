@@ -230,8 +230,10 @@ def _is_the_message(sent: Happening, given: Happening) -> bool:
 
 
 def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | None]]:
-    """Each grant that counts, and the record that ends its section; None: none does."""
-    for grant in _own(incarnations, Event.DELIVER):
+    """Each grant that counts, and the record that ends its section; None: none does. The first record of an incarnation
+    that was inside from then on stands for a grant.
+    """
+    for grant in sorted([*_own(incarnations, Event.DELIVER), *_inside_at_first(incarnations)]):
         following = list(_after(incarnations, grant))
         left = next((h for h in following if h.is_report(Notice.LEFT)), None)
         is_stopped = any(h.event == Event.STOP for h in _of_incarnation(incarnations, grant.incarnation))
@@ -240,6 +242,14 @@ def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | 
         if exclusion is None or grant.key[0] < exclusion.key[0]:
             ends = [one for one in (end, exclusion) if one is not None]
             yield grant, min(ends, key=lambda one: one.key[0], default=None)
+
+
+def _inside_at_first(incarnations: Incarnations) -> Iterator[Happening]:
+    for incarnation in incarnations:
+        own = _of_incarnation(incarnations, incarnation)
+        left = next((h for h in own if h.is_report(Notice.LEFT)), None)
+        if left is not None and not any(h.event == Event.DELIVER and h.is_own and h.key < left.key for h in own):
+            yield own[0]
 
 
 def _exclusion(incarnations: Incarnations, incarnation: Incarnation) -> Happening | None:
@@ -281,6 +291,9 @@ def _in_time(incarnations: Incarnations) -> list[Happening]:
 
 
 def _place(grant: Happening, stays: list[tuple[Happening, Happening | None]]) -> Place:
+    if grant.event != Event.DELIVER:
+        return Place(grant.incarnation, None, None, grant.key[0])
+    stays = [stay for stay in stays if stay[0].event == Event.DELIVER]
     own = sorted(other.key[2] for other, _ in stays if other.incarnation == grant.incarnation)
     return Place(grant.incarnation, grant.message, own.index(grant.key[2]) + 1, grant.key[0])
 

@@ -44,7 +44,8 @@ class Section(NamedTuple):
     begin_ns: int
     incarnation: Incarnation
     record: int
-    message: MessageId
+    message: MessageId | None
+    """None: it was inside from its first record on."""
     position: int
     end_ns: int
     """NEVER_NS: not left at the orderly end of its incarnation."""
@@ -53,7 +54,7 @@ class Section(NamedTuple):
 
     @property
     def place(self) -> Place:
-        return Place(self.incarnation, self.message, self.position, self.begin_ns)
+        return Place(self.incarnation, self.message, self.position or None, self.begin_ns)
 
 
 def sections(incarnations: Incarnations) -> list[Section]:
@@ -214,7 +215,7 @@ def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
     """Grants of all requests, without the requests of a crashed incarnation that were not granted: those need no
     grant.
     """
-    grants = {section.message: section for section in reversed(sections(incarnations))}
+    grants = {section.message: section for section in reversed(sections(incarnations)) if section.message}
     found = {}
     for message in _requests(incarnations):
         incarnation = _origin(message)
@@ -250,13 +251,17 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
 def _of_incarnation(incarnation: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:
     inside: list[tuple[int, int, MessageId, int | None]] = []
     position = 0
-    is_stopped = False
+    has_entered = is_stopped = False
     for number, record in enumerate(records, start=1):
         if record[0] == DELIVER and record[2] == incarnation.member and record[3] == incarnation.incarnation:
             following = records[number] if number < len(records) else record
             fence = following[8] if following[:2] == (REPORT, FENCE) else None
+            has_entered = True
             inside.append((record[6], number, MessageId(record[2], record[3], record[5]), fence))
         elif record[0] == REPORT and record[1] == LEFT:
+            if not has_entered:
+                yield Section(records[0][6], incarnation, 1, None, 0, record[6])
+            has_entered = True
             for begin_ns, at, message, fence in inside:
                 position += 1
                 yield Section(begin_ns, incarnation, at, message, position, record[6], fence)

@@ -168,6 +168,8 @@ REPORTS = (
     Edit(sections._excluded_ns, "set(before.members) - set(after.members)", "views.keys() - set(after.members)"),
     Edit(sections._excluded_ns, "if after.is_whole", ""),
     Edit(sections._excluded_ns, "number > views[incarnation][-1].number", "number >= views[incarnation][0].number"),
+    Edit(sections._of_incarnation, "if not has_entered:", "if False:"),
+    Edit(sections._of_incarnation, "            has_entered = True\n            inside", "            inside"),
     Edit(sections.service, "message not in granted", "message in granted"),
     Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),
     Edit(sections.grant_order, "knows[incarnation] > grant:", "knows[incarnation] < grant:"),

@@ -173,6 +173,7 @@ FENCES = Property.FENCE_ORDER
 CONDITION, MONOTONE, STATE = Property.CLOCK_CONDITION, Property.CLOCK_MONOTONE, Property.STATE
 Case = tuple[PlainHistory, dict[Property, Judged]]
 
+FROM_ITS_BEGINNING, B_INSIDE = "p1/a is inside from its first record on", "p1/b #1: p1/b delivers it at position 1"
 BOTH_INSIDE = (
     "entered while another was inside: p1/a #1: p1/a delivers it at position 1; p1/b #1: p1/b delivers it at position 1"
 )
@@ -227,6 +228,20 @@ SECTIONS: dict[str, Case] = {
     "a member that is excluded later was inside in one view with another": (
         told(*IN_VIEW_1, "a enters", *GO_ON, "b installs 2 b", "a ends", stop="b"),
         {EXCLUSION: Judged(2, 1, BOTH_INSIDE), ORDER: Judged(2)},
+    ),
+    "a member is inside from its beginning on, and nobody enters before it leaves": (
+        told("a leaves", *GO_ON, "a enters", "a leaves"),
+        {EXCLUSION: Judged(3)},
+    ),
+    "another member enters before the one that is inside from its beginning on leaves": (
+        told("b enters", "a leaves", "b leaves"),
+        {
+            EXCLUSION: Judged(2, 1, f"entered while another was inside: {FROM_ITS_BEGINNING}; {B_INSIDE}"),
+        },
+    ),
+    "a member that left after a grant was not inside from its beginning on": (
+        told("a enters", "a leaves", *GO_ON, "a leaves"),
+        {EXCLUSION: Judged(2)},
     ),
     "a section that is never left excludes everybody and denies service": (
         told("a submits", "a enters", *GO_ON),
