@@ -6,7 +6,7 @@ each. One pass over the records; docs/properties.md defines the terms.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -174,7 +174,7 @@ def read_calls(incarnations: Incarnations) -> Calls:
     return calls
 
 
-def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collection[Raw]) -> None:
+def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Sequence[Raw]) -> None:
     reports: list[tuple[int, int, int]] = []
     taken: dict[int, list[Delivery]] = {}
     for number, row in enumerate(records, start=1):
@@ -194,7 +194,8 @@ def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collectio
             calls.ends.setdefault(incarnation, event)
     for one, sequence in taken.items():
         _read_sequence(calls, (incarnation, one), sequence)
-    _read_reports(calls, incarnation, reports)
+    is_cut = incarnation not in calls.ends and records[-1][:2] == (_REPORT, _ADDRESSED)
+    _read_reports(calls, incarnation, reports, is_cut=is_cut)
 
 
 def _read_sequence(calls: Calls, one: Object, sequence: list[Delivery]) -> None:
@@ -207,7 +208,8 @@ def _read_sequence(calls: Calls, one: Object, sequence: list[Delivery]) -> None:
     calls.sequences[one] = list(firsts.values())
 
 
-def _read_reports(calls: Calls, incarnation: Incarnation, reports: list[tuple[int, int, int]]) -> None:
+def _read_reports(calls: Calls, incarnation: Incarnation, reports: list[tuple[int, int, int]], *, is_cut: bool) -> None:
+    """`is_cut`: a crash may have taken along reports about the objects of the last call."""
     current: Call | None = None
     for code, member, value in reports:
         if code == _CALLED:
@@ -221,6 +223,9 @@ def _read_reports(calls: Calls, incarnation: Incarnation, reports: list[tuple[in
             call = calls.by_message.get((*incarnation, value))
             if call is not None:
                 _tell(call, code, member)
+    if is_cut and current is not None:
+        current.addressed.clear()
+        current.is_atomic = current.is_unordered = current.is_direct = False
 
 
 def _address(call: Call, member: int, mask: int) -> None:

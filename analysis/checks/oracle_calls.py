@@ -269,14 +269,18 @@ def _firsts(sequence: list[Delivery]) -> Iterator[Delivery]:
 
 
 def _addressed(incarnations: Incarnations, message: MessageId) -> list[tuple[int, int]]:
-    """Member and mask of each ADDRESSED report that follows the call's CALLED."""
+    """Member and mask of each ADDRESSED report that follows the call's CALLED; none if they are the last records before
+    a crash.
+    """
     current, found = None, []
-    for r in incarnations[Incarnation(*message[:2])]:
+    records = incarnations[Incarnation(*message[:2])]
+    for r in records:
         if r[0] == Event.REPORT and r[1] == Notice.CALLED:
             current = r[8]
         elif r[0] == Event.REPORT and r[1] == Notice.ADDRESSED and current == message.number:
             found.append((r[4], _unsigned(r[8])))
-    return found
+    is_last = current == message.number and (records[-1][0], records[-1][1]) == (Event.REPORT, Notice.ADDRESSED)
+    return [] if is_last and _end(records) is None else found
 
 
 def _objects(mask: int) -> set[int]:

@@ -242,6 +242,23 @@ def test_whom_a_call_is_for_may_be_unknown() -> None:
     assert (found[INTEGRITY].verdict, found[AGREEMENT].checked) == (PASS, 1)
 
 
+@pytest.mark.parametrize(("lost", "is_ended"), [(0, False), (1, False), (2, False), (1, True)])
+def test_a_crash_may_take_reports_about_the_last_call_along(lost: int, is_ended: bool) -> None:
+    """The second call of c is for objects of a and b; the last records of c are about it."""
+    author = begun()
+    first = author.submit((C, 1), [(0, 1), (1, 1)])
+    author.hand(first, (A, 1), (B, 1))
+    second = author.submit((C, 1), [(0, 1), (1, 1)], ATOMIC)
+    del author.history[C][len(author.history[C]) - lost :]
+    if is_ended:
+        author.note(C, Event.ENDED)
+    author.hand(second, (A, 1), (B, 1))
+    found = findings(author.stop(A, B))
+
+    assert found[INTEGRITY].verdict is (FAIL if is_ended else PASS)
+    assert found[ATOMICITY].checked == (2 if is_ended else 1)
+
+
 def test_a_cycle_over_three_objects_no_two_of_which_disagree() -> None:
     finding = findings(told(*RING, "c1 calls b1 c1", *ROUND))[ORDER]
 
