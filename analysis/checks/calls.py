@@ -102,6 +102,10 @@ class Calls:
     """First deliveries to each object."""
     repeats: list[Delivery] = field(default_factory=list)
     """All further deliveries. Their position counts repeats, too."""
+    to_members: list[Delivery] = field(default_factory=list)
+    """Deliveries to members themselves; in a run with ADDRESSED reports no delivery should be."""
+    is_for_objects: bool = False
+    """Whether the run has ADDRESSED reports."""
     missed: set[tuple[Id, Incarnation]] = field(default_factory=set)
     """Calls that an incarnation reports as missed by its objects."""
     ends: dict[Incarnation, int] = field(default_factory=dict)
@@ -180,9 +184,8 @@ def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Sequence[
     for number, row in enumerate(records, start=1):
         event, detail, origin, start, extra, message, at_ns, _, value, *_ = row
         if event == _DELIVER:
-            if extra:
-                delivery = Delivery(at_ns, (incarnation, extra), number, (origin, start, message), 0, row[-2:])
-                taken.setdefault(extra, []).append(delivery)
+            delivery = Delivery(at_ns, (incarnation, extra), number, (origin, start, message), 0, row[-2:])
+            taken.setdefault(extra, []).append(delivery)
         elif event == _SUBMIT:
             if (origin, start) == incarnation:
                 name = (origin, start, message)
@@ -192,8 +195,10 @@ def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Sequence[
             reports.append((detail, extra, value))
         elif event in _ENDS:
             calls.ends.setdefault(incarnation, event)
+    calls.to_members += taken.pop(0, [])
     for one, sequence in taken.items():
         _read_sequence(calls, (incarnation, one), sequence)
+    calls.is_for_objects |= any(code == _ADDRESSED for code, _, _ in reports)
     is_cut = incarnation not in calls.ends and records[-1][:2] == (_REPORT, _ADDRESSED)
     _read_reports(calls, incarnation, reports, is_cut=is_cut)
 

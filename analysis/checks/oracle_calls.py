@@ -128,7 +128,11 @@ def call_integrity(run: CallRecords) -> Tally:
             wrong.append((delivery, "an object gets it before it was asked for"))
         elif what := altered(call.payload, delivery.payload):
             wrong.append((delivery, what))
-    checked = sum(len(sequence) for sequence in run.repeated.values())
+    members = [Object(incarnation, 0) for incarnation in run.incarnations]
+    is_for_objects = any(r[:2] == (Event.REPORT, Notice.ADDRESSED) for rs in run.incarnations.values() for r in rs)
+    to_members = [h for one in members for h in _deliveries(run.incarnations, one)] if is_for_objects else []
+    wrong += [(h._replace(position=0), "it is delivered to no object") for h in to_members]
+    checked = sum(len(sequence) for sequence in run.repeated.values()) + len(to_members)
     first = min(wrong, default=None)
     witness = Witness.of(first[1], [first[0].place]) if first else None
     return Tally(checked, len(wrong), witness)

@@ -114,6 +114,11 @@ BROKEN: dict[str, tuple[PlainHistory, set[Property], str]] = {
         {INTEGRITY},
         "an object gets it twice: p1/a #1: p1/b object 1 delivers it at position 2",
     ),
+    "a member itself gets a call": (
+        told("a1 calls b1", "b1 gets 1", "b0 gets 1"),
+        {INTEGRITY},
+        "it is delivered to no object: p1/a #1: p1/b delivers it",
+    ),
     "an object gets what is not for it": (told("a1 calls b1", "b1 gets 1", "b2 gets 1"), {INTEGRITY}, "not for it"),
     "a later call of one sender comes first": (overtaking(""), {OVERTAKING, CAUSALITY}, OVERTAKEN),
     "a later unordered call comes first": (overtaking(", unordered"), {OVERTAKING}, OVERTAKEN),
@@ -257,6 +262,12 @@ def test_a_crash_may_take_reports_about_the_last_call_along(lost: int, is_ended:
 
     assert found[INTEGRITY].verdict is (FAIL if is_ended else PASS)
     assert found[ATOMICITY].checked == (2 if is_ended else 1)
+
+
+def test_members_may_get_messages_where_nothing_is_reported_to_be_for_objects() -> None:
+    finding = findings(told("a1 calls ?", "b1 gets 1", "b0 gets 1"))[INTEGRITY]
+
+    assert (finding.verdict, finding.checked) == (PASS, 1)
 
 
 def test_a_cycle_over_three_objects_no_two_of_which_disagree() -> None:

@@ -188,6 +188,8 @@ REPORTS = (
     Edit(sections.state, "if has_drained and", "if False and"),
     Edit(sections.state, "if has_drained and", "if"),
     # Calls.
+    Edit(call_orders.call_integrity, "if calls.is_for_objects else []", "if False else []"),
+    Edit(call_orders.call_integrity, "if calls.is_for_objects else []", ""),
     Edit(calls._read_incarnation, "incarnation not in calls.ends and records", "False and records"),
     Edit(call_orders.indivisibility, "len(part) > 1", "len(part) > 2"),
     Edit(call_orders.indivisibility, "after.setdefault(one.message, set()).add(other.message)", "pass"),
