@@ -447,6 +447,15 @@ def idle_ns(inputs: RunInputs) -> dict[int, list[int]]:
     return found
 
 
+def loses_all(network: Network, at_ns: int) -> bool:
+    """Whether a fault has a port, or one direction of a link, lose every frame at this time."""
+    for changes in network.changes.values():
+        done = [change for change in changes if change.effective_ns <= at_ns]
+        if done and done[-1].state.loss_ratio >= 1:
+            return True
+    return False
+
+
 def open_cuts(faults: Sequence[RecordedFault], before_ns: int) -> list[RecordedFault]:
     """Cuts that were not healed by `before_ns`."""
     by_id = {fault.id: fault for fault in faults}

@@ -23,7 +23,7 @@ from analysis.checks.properties import (
     Witness,
     merge,
 )
-from analysis.inputs import RunInputs, open_cuts
+from analysis.inputs import RunInputs, loses_all, open_cuts
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 
@@ -121,8 +121,13 @@ def undrained(inputs: RunInputs) -> str:
     drained_ns = inputs.manifest.phases.drained_ns
     if drained_ns is None:
         return "the run did not drain"
-    cuts = open_cuts(inputs.faults, drained_ns)
-    return "the network was still cut when the run drained" if cuts else ""
+    if open_cuts(inputs.faults, drained_ns):
+        return STILL_CUT
+    return STILL_LOSING if loses_all(inputs.network, drained_ns) else ""
+
+
+STILL_CUT = "the network was still cut when the run drained"
+STILL_LOSING = "a port or link still lost every frame when the run drained"
 
 
 def unrecorded(inputs: RunInputs, *, ended: Collection[Incarnation], crashed: Collection[Incarnation]) -> str:

@@ -205,6 +205,7 @@ class _Analysis:
             staged.notices,
             self.manifest.promises,
             full=facts.full,
+            present=facts.present,
             evidence=replace(facts.evidence, undrained=facts.evidence.undrained or judgement.undrained(self.inputs)),
         )
         latency, by_fault = self._latency(facts, requests) if timed is None else timed.result()

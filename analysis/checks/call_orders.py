@@ -31,6 +31,8 @@ _NEVER: Final = 1 << 62
 
 def call_integrity(calls: Calls) -> Tally:
     wrong = [(delivery, "an object gets it twice") for delivery in calls.repeats]
+    to_members = calls.to_members if calls.is_for_objects else []
+    wrong += [(delivery, "it is delivered to no object") for delivery in to_members]
     for sequence in calls.sequences.values():
         for delivery in sequence:
             call = calls.by_message.get(delivery.message)
@@ -46,7 +48,7 @@ def call_integrity(calls: Calls) -> Tally:
                 wrong.append((delivery, what))
     first = min(wrong, default=None)
     witness = None if first is None else _witness(first[1], first[0].place)
-    return Tally(_count(calls.sequences) + len(calls.repeats), len(wrong), witness)
+    return Tally(_count(calls.sequences) + len(calls.repeats) + len(to_members), len(wrong), witness)
 
 
 def no_overtaking(calls: Calls) -> Tally:

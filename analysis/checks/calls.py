@@ -6,7 +6,7 @@ each. One pass over the records; docs/properties.md defines the terms.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -102,6 +102,10 @@ class Calls:
     """First deliveries to each object."""
     repeats: list[Delivery] = field(default_factory=list)
     """All further deliveries. Their position counts repeats, too."""
+    to_members: list[Delivery] = field(default_factory=list)
+    """Deliveries to members themselves; in a run with ADDRESSED reports no delivery should be."""
+    is_for_objects: bool = False
+    """Whether the run has ADDRESSED reports."""
     missed: set[tuple[Id, Incarnation]] = field(default_factory=set)
     """Calls that an incarnation reports as missed by its objects."""
     ends: dict[Incarnation, int] = field(default_factory=dict)
@@ -174,15 +178,14 @@ def read_calls(incarnations: Incarnations) -> Calls:
     return calls
 
 
-def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collection[Raw]) -> None:
+def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Sequence[Raw]) -> None:
     reports: list[tuple[int, int, int]] = []
     taken: dict[int, list[Delivery]] = {}
     for number, row in enumerate(records, start=1):
         event, detail, origin, start, extra, message, at_ns, _, value, *_ = row
         if event == _DELIVER:
-            if extra:
-                delivery = Delivery(at_ns, (incarnation, extra), number, (origin, start, message), 0, row[-2:])
-                taken.setdefault(extra, []).append(delivery)
+            delivery = Delivery(at_ns, (incarnation, extra), number, (origin, start, message), 0, row[-2:])
+            taken.setdefault(extra, []).append(delivery)
         elif event == _SUBMIT:
             if (origin, start) == incarnation:
                 name = (origin, start, message)
@@ -192,9 +195,12 @@ def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collectio
             reports.append((detail, extra, value))
         elif event in _ENDS:
             calls.ends.setdefault(incarnation, event)
+    calls.to_members += taken.pop(0, [])
     for one, sequence in taken.items():
         _read_sequence(calls, (incarnation, one), sequence)
-    _read_reports(calls, incarnation, reports)
+    calls.is_for_objects |= any(code == _ADDRESSED for code, _, _ in reports)
+    is_cut = incarnation not in calls.ends and records[-1][:2] == (_REPORT, _ADDRESSED)
+    _read_reports(calls, incarnation, reports, is_cut=is_cut)
 
 
 def _read_sequence(calls: Calls, one: Object, sequence: list[Delivery]) -> None:
@@ -207,7 +213,8 @@ def _read_sequence(calls: Calls, one: Object, sequence: list[Delivery]) -> None:
     calls.sequences[one] = list(firsts.values())
 
 
-def _read_reports(calls: Calls, incarnation: Incarnation, reports: list[tuple[int, int, int]]) -> None:
+def _read_reports(calls: Calls, incarnation: Incarnation, reports: list[tuple[int, int, int]], *, is_cut: bool) -> None:
+    """`is_cut`: a crash may have taken along reports about the objects of the last call."""
     current: Call | None = None
     for code, member, value in reports:
         if code == _CALLED:
@@ -221,6 +228,9 @@ def _read_reports(calls: Calls, incarnation: Incarnation, reports: list[tuple[in
             call = calls.by_message.get((*incarnation, value))
             if call is not None:
                 _tell(call, code, member)
+    if is_cut and current is not None:
+        current.addressed.clear()
+        current.is_atomic = current.is_unordered = current.is_direct = False
 
 
 def _address(call: Call, member: int, mask: int) -> None:

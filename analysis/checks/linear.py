@@ -439,7 +439,9 @@ _CHECKS: Mapping[Property, Callable[[JudgedRun], Tally]] = {
     Property.MUTUAL_EXCLUSION: lambda run: sections.mutual_exclusion(run.raw()),
     Property.FENCE_ORDER: lambda run: sections.fence_order(run.raw()),
     Property.GRANT_ORDER: lambda run: sections.grant_order(run.raw()),
-    Property.SERVICE: lambda run: sections.service(run.raw(), [incarnation.name for incarnation in run.full]),
+    Property.SERVICE: lambda run: sections.service(
+        run.raw(), {*(incarnation.name for incarnation in run.full), *run.at_the_end}
+    ),
     Property.CLOCK_CONDITION: lambda run: sections.clock_condition(run.raw()),
     Property.CLOCK_MONOTONE: lambda run: sections.clock_monotone(run.raw()),
     Property.STATE: lambda run: sections.state(

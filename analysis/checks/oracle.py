@@ -295,7 +295,7 @@ _CHECKS: Mapping[Property, Callable[[JudgedRun], Tally]] = {
     Property.MUTUAL_EXCLUSION: lambda run: oracle_reports.mutual_exclusion(raw(run.history)),
     Property.FENCE_ORDER: lambda run: oracle_reports.fence_order(raw(run.history)),
     Property.GRANT_ORDER: lambda run: oracle_reports.grant_order(raw(run.history)),
-    Property.SERVICE: lambda run: oracle_reports.service(raw(run.history), run.full),
+    Property.SERVICE: lambda run: oracle_reports.service(raw(run.history), {*run.full, *run.synchrony.present}),
     Property.CLOCK_CONDITION: lambda run: oracle_reports.clock_condition(raw(run.history)),
     Property.CLOCK_MONOTONE: lambda run: oracle_reports.clock_monotone(raw(run.history)),
     Property.STATE: lambda run: oracle_reports.state(

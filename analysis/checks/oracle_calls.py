@@ -128,7 +128,11 @@ def call_integrity(run: CallRecords) -> Tally:
             wrong.append((delivery, "an object gets it before it was asked for"))
         elif what := altered(call.payload, delivery.payload):
             wrong.append((delivery, what))
-    checked = sum(len(sequence) for sequence in run.repeated.values())
+    members = [Object(incarnation, 0) for incarnation in run.incarnations]
+    is_for_objects = any(r[:2] == (Event.REPORT, Notice.ADDRESSED) for rs in run.incarnations.values() for r in rs)
+    to_members = [h for one in members for h in _deliveries(run.incarnations, one)] if is_for_objects else []
+    wrong += [(h._replace(position=0), "it is delivered to no object") for h in to_members]
+    checked = sum(len(sequence) for sequence in run.repeated.values()) + len(to_members)
     first = min(wrong, default=None)
     witness = Witness.of(first[1], [first[0].place]) if first else None
     return Tally(checked, len(wrong), witness)
@@ -269,14 +273,18 @@ def _firsts(sequence: list[Delivery]) -> Iterator[Delivery]:
 
 
 def _addressed(incarnations: Incarnations, message: MessageId) -> list[tuple[int, int]]:
-    """Member and mask of each ADDRESSED report that follows the call's CALLED."""
+    """Member and mask of each ADDRESSED report that follows the call's CALLED; none if they are the last records before
+    a crash.
+    """
     current, found = None, []
-    for r in incarnations[Incarnation(*message[:2])]:
+    records = incarnations[Incarnation(*message[:2])]
+    for r in records:
         if r[0] == Event.REPORT and r[1] == Notice.CALLED:
             current = r[8]
         elif r[0] == Event.REPORT and r[1] == Notice.ADDRESSED and current == message.number:
             found.append((r[4], _unsigned(r[8])))
-    return found
+    is_last = current == message.number and (records[-1][0], records[-1][1]) == (Event.REPORT, Notice.ADDRESSED)
+    return [] if is_last and _end(records) is None else found
 
 
 def _objects(mask: int) -> set[int]:

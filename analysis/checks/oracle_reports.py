@@ -11,7 +11,17 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from analysis.checks.oracle_views import Installed, Record, installations_of
-from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
+from analysis.checks.properties import (
+    GIVEN_BUT_NOT_SENT,
+    NO_MESSAGE_GIVEN,
+    Incarnation,
+    Incarnations,
+    MessageId,
+    Place,
+    Raw,
+    Tally,
+    Witness,
+)
 from collector.records import Event, GroupReport, MutexReport, Notice
 
 Key = tuple[int, Incarnation, int]
@@ -82,9 +92,9 @@ def fence_order(incarnations: Incarnations) -> Tally:
     return Tally(len(grants), len(wrong), Witness.of("a fence is out of order", places))
 
 
-def service(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
-    asked = {h.message: h for h in reversed(_own(incarnations, Event.SUBMIT)) if h.incarnation in full}
-    stays = [(grant, end) for grant, end in _stays(incarnations) if grant.incarnation in full]
+def service(incarnations: Incarnations, owing: Collection[Incarnation]) -> Tally:
+    asked = {h.message: h for h in reversed(_own(incarnations, Event.SUBMIT)) if h.incarnation in owing}
+    stays = [(grant, end) for grant, end in _stays(incarnations) if grant.incarnation in owing]
     granted = {grant.message for grant, _ in stays}
     missing = sorted((h.key[0], message) for message, h in asked.items() if message not in granted)
     unleft = [grant for grant, end in stays if end is None]
@@ -111,7 +121,8 @@ def grant_order(incarnations: Incarnations) -> Tally:
             wrong += [(max(late, key=lambda m: grant_of.get(m, _NEVER)), message)] if late else []
     found = min(wrong, key=lambda pair: grant_of[pair[1]], default=())
     places = [_granted_place(message, stays) for message in found]
-    return Tally(checked, len(wrong), Witness.of("the later request is granted first", places))
+    witness = Witness.of("the later request is granted first", places)
+    return Tally(checked, len(wrong), witness, _why_the_order_is_unknown(incarnations))
 
 
 def clock_condition(incarnations: Incarnations) -> Tally:
@@ -197,6 +208,20 @@ def _known_at_requests(
     return found
 
 
+def _why_the_order_is_unknown(incarnations: Incarnations) -> str:
+    happenings = _in_time(incarnations)
+    given = [h for h in happenings if h.is_report(GroupReport.GIVEN)]
+    if not given and len({h.incarnation.member for h in happenings if h.is_report(GroupReport.TAKEN)}) > 1:
+        return NO_MESSAGE_GIVEN
+    for h in given:
+        of_sender = [records for one, records in incarnations.items() if one.member == h.record[4]]
+        has_crashed = any(not {r[0] for r in records} & {Event.STOP, Event.ENDED} for records in of_sender)
+        sent = [one for one in happenings if one.is_report(GroupReport.SENT) and _is_the_message(one, h)]
+        if not has_crashed and not any(one.key < h.key for one in sent):
+            return GIVEN_BUT_NOT_SENT
+    return ""
+
+
 def _is_the_message(sent: Happening, given: Happening) -> bool:
     """Whether a core was given the message that another sent: to all (bit 32 of the name is 0), or to that member."""
     sender, target = sent.incarnation.member, given.incarnation.member
@@ -205,8 +230,10 @@ def _is_the_message(sent: Happening, given: Happening) -> bool:
 
 
 def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | None]]:
-    """Each grant that counts, and the record that ends its section; None: none does."""
-    for grant in _own(incarnations, Event.DELIVER):
+    """Each grant that counts, and the record that ends its section; None: none does. The first record of an incarnation
+    that was inside from then on stands for a grant.
+    """
+    for grant in sorted([*_own(incarnations, Event.DELIVER), *_inside_at_first(incarnations)]):
         following = list(_after(incarnations, grant))
         left = next((h for h in following if h.is_report(Notice.LEFT)), None)
         is_stopped = any(h.event == Event.STOP for h in _of_incarnation(incarnations, grant.incarnation))
@@ -215,6 +242,14 @@ def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | 
         if exclusion is None or grant.key[0] < exclusion.key[0]:
             ends = [one for one in (end, exclusion) if one is not None]
             yield grant, min(ends, key=lambda one: one.key[0], default=None)
+
+
+def _inside_at_first(incarnations: Incarnations) -> Iterator[Happening]:
+    for incarnation in incarnations:
+        own = _of_incarnation(incarnations, incarnation)
+        left = next((h for h in own if h.is_report(Notice.LEFT)), None)
+        if left is not None and not any(h.event == Event.DELIVER and h.is_own and h.key < left.key for h in own):
+            yield own[0]
 
 
 def _exclusion(incarnations: Incarnations, incarnation: Incarnation) -> Happening | None:
@@ -256,6 +291,9 @@ def _in_time(incarnations: Incarnations) -> list[Happening]:
 
 
 def _place(grant: Happening, stays: list[tuple[Happening, Happening | None]]) -> Place:
+    if grant.event != Event.DELIVER:
+        return Place(grant.incarnation, None, None, grant.key[0])
+    stays = [stay for stay in stays if stay[0].event == Event.DELIVER]
     own = sorted(other.key[2] for other, _ in stays if other.incarnation == grant.incarnation)
     return Place(grant.incarnation, grant.message, own.index(grant.key[2]) + 1, grant.key[0])
 

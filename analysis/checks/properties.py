@@ -155,8 +155,9 @@ Incarnations = Mapping[Incarnation, Sequence[Raw]]
 class Place(NamedTuple):
     """One message at one member: its 1-based position in the judged sequence, and its time; None where it is not
     delivered. With `shows`: a reading of a clock or a digest, without a message; the position is that among the
-    reports, where it matters. With `object_number`: the position in the sequence of that object of the member. With
-    `view`: the view of the delivery, or, with `members` too, the installation of that view, without a message.
+    reports, where it matters. With neither reading nor message: a critical section that began with the incarnation.
+    With `object_number`: the position in the sequence of that object of the member. With `view`: the view of the
+    delivery, or, with `members` too, the installation of that view, without a message.
     """
 
     incarnation: Incarnation
@@ -239,6 +240,10 @@ def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
 
 NO_VIEW = "no view was installed"
 """Excuse of VIEW_PROPERTIES in a run without views."""
+
+NO_MESSAGE_GIVEN = "several members took requests, but no core is on record to have been given a message"
+GIVEN_BUT_NOT_SENT = "a core was given a message that its sender has no record of, although it did not crash"
+"""Excuses of grant order: the order of the requests is not on record."""
 
 _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.VALIDITY: "no message was submitted",
@@ -378,6 +383,8 @@ def _say(place: Place, names: Mapping[int, str]) -> str:
     if place.message is None and place.view is not None:
         members = ", ".join(_name(incarnation, names) for incarnation in place.members)
         return f"{_name(place.incarnation, names)} installs view {place.view} of {members}"
+    if place.message is None and place.shows is None:
+        return f"{_name(place.incarnation, names)} is inside from its first record on"
     if place.message is None:
         which = "" if place.position is None else f" at position {place.position}"
         return f"{_name(place.incarnation, names)} shows {place.shows}{which}"

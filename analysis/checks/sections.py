@@ -14,13 +14,23 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
-from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
+from analysis.checks.properties import (
+    GIVEN_BUT_NOT_SENT,
+    NO_MESSAGE_GIVEN,
+    Incarnation,
+    Incarnations,
+    MessageId,
+    Place,
+    Raw,
+    Tally,
+    Witness,
+)
 from analysis.checks.views import views_of
 from collector.records import Event, GroupReport, MutexReport, Notice
 
 NEVER_NS = 1 << 63
-SUBMIT, DELIVER, STOP, REPORT, VIEW = (
-    int(event) for event in (Event.SUBMIT, Event.DELIVER, Event.STOP, Event.REPORT, Event.VIEW)
+SUBMIT, DELIVER, STOP, REPORT, ENDED, VIEW = (
+    int(event) for event in (Event.SUBMIT, Event.DELIVER, Event.STOP, Event.REPORT, Event.ENDED, Event.VIEW)
 )
 LEFT, FENCE = int(Notice.LEFT), int(MutexReport.FENCE)
 SENT, GIVEN, TAKEN = int(GroupReport.SENT), int(GroupReport.GIVEN), int(GroupReport.TAKEN)
@@ -34,7 +44,8 @@ class Section(NamedTuple):
     begin_ns: int
     incarnation: Incarnation
     record: int
-    message: MessageId
+    message: MessageId | None
+    """None: it was inside from its first record on."""
     position: int
     end_ns: int
     """NEVER_NS: not left at the orderly end of its incarnation."""
@@ -43,7 +54,7 @@ class Section(NamedTuple):
 
     @property
     def place(self) -> Place:
-        return Place(self.incarnation, self.message, self.position, self.begin_ns)
+        return Place(self.incarnation, self.message, self.position or None, self.begin_ns)
 
 
 def sections(incarnations: Incarnations) -> list[Section]:
@@ -128,9 +139,11 @@ def mutual_exclusion(incarnations: Incarnations) -> Tally:
     return Tally(len(found), len(wrong), Witness.of("entered while another was inside", places))
 
 
-def service(incarnations: Incarnations, full: Iterable[Incarnation]) -> Tally:
-    """Check that each request of a full member is granted, and each of its sections left."""
-    obliged = set(full)
+def service(incarnations: Incarnations, owing: Iterable[Incarnation]) -> Tally:
+    """Check that each request is granted, and each section left, of `owing`: full members, and incarnations that are
+    present at the end.
+    """
+    obliged = set(owing)
     asked = {message: at_ns for message, at_ns in _requests(incarnations).items() if _origin(message) in obliged}
     own = [section for section in sections(incarnations) if section.incarnation in obliged]
     granted = {section.message for section in own}
@@ -163,21 +176,33 @@ def grant_order(incarnations: Incarnations) -> Tally:
     grants = granted(incarnations)
     knows: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
     told: dict[tuple[int, ...], Granted] = {}
+    crashed = {one.member for one, records in incarnations.items() if all(r[0] not in (STOP, ENDED) for r in records)}
+    askers: set[int] = set()
+    is_any_given, is_any_unsent = False, False
     checked = 0
     wrong: list[tuple[Granted, Granted]] = []
     for _, incarnation, _, record in in_time(incarnations, (REPORT,)):
         if record[1] == SENT:
             told[message_of(incarnation.member, record[4], record)] = knows[incarnation]
         elif record[1] == GIVEN:
-            given = told.get(message_of(record[4], incarnation.member, record), NO_GRANT)
-            knows[incarnation] = max(knows[incarnation], given)
-        elif record[1] == TAKEN and (grant := grants.pop(MessageId(*incarnation, record[8]), None)):
+            given = told.get(message_of(record[4], incarnation.member, record))
+            knows[incarnation] = max(knows[incarnation], given or NO_GRANT)
+            is_any_given = True
+            is_any_unsent |= given is None and record[4] not in crashed
+        elif record[1] == TAKEN:
+            askers.add(incarnation.member)
+            grant = grants.pop(MessageId(*incarnation, record[8]), None)
+            if grant is None:
+                continue
             if grant.at_ns != NEVER_NS:
                 checked += 1
                 if knows[incarnation] > grant:
                     wrong.append((grant, knows[incarnation]))
             knows[incarnation] = max(knows[incarnation], grant)
-    return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)))
+    excuse = GIVEN_BUT_NOT_SENT if is_any_unsent else ""
+    if len(askers) > 1 and not is_any_given:
+        excuse = NO_MESSAGE_GIVEN
+    return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)), excuse)
 
 
 def message_of(sender: int, target: int, record: Raw) -> tuple[int, ...]:
@@ -190,7 +215,7 @@ def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
     """Grants of all requests, without the requests of a crashed incarnation that were not granted: those need no
     grant.
     """
-    grants = {section.message: section for section in reversed(sections(incarnations))}
+    grants = {section.message: section for section in reversed(sections(incarnations)) if section.message}
     found = {}
     for message in _requests(incarnations):
         incarnation = _origin(message)
@@ -226,13 +251,17 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
 def _of_incarnation(incarnation: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:
     inside: list[tuple[int, int, MessageId, int | None]] = []
     position = 0
-    is_stopped = False
+    has_entered = is_stopped = False
     for number, record in enumerate(records, start=1):
         if record[0] == DELIVER and record[2] == incarnation.member and record[3] == incarnation.incarnation:
             following = records[number] if number < len(records) else record
             fence = following[8] if following[:2] == (REPORT, FENCE) else None
+            has_entered = True
             inside.append((record[6], number, MessageId(record[2], record[3], record[5]), fence))
         elif record[0] == REPORT and record[1] == LEFT:
+            if not has_entered:
+                yield Section(records[0][6], incarnation, 1, None, 0, record[6])
+            has_entered = True
             for begin_ns, at, message, fence in inside:
                 position += 1
                 yield Section(begin_ns, incarnation, at, message, position, record[6], fence)

@@ -6,6 +6,7 @@ All tables have a column `run`, so that one pass judges any number of histories.
 - `member`: run, member, name, is_expected (it should have records);
 - `drained`: run, at_ns (NULL: it did not drain); no row where the trace alone decides;
 - `cut`: run, healed_ns (NULL: never) of each cut of the network;
+- `impaired`: run, element (a direction of a port or link), from_ns, loss_ratio of each change by a fault;
 - `started`: run, member, incarnation, ended_in_order (exit code 0), was_crashed (by a fault); no row where the trace
   alone decides;
 - `lost_frames`: runs in which the collector lost frames.
@@ -43,6 +44,7 @@ TRACE = pa.schema(
 MEMBER = pa.schema([("run", INT), ("member", INT), ("name", TEXT), ("is_expected", pa.bool_())])
 DRAINED = pa.schema([("run", INT), ("at_ns", LONG)])
 CUT = pa.schema([("run", INT), ("healed_ns", LONG)])
+IMPAIRED = pa.schema([("run", INT), ("element", TEXT), ("from_ns", LONG), ("loss_ratio", pa.float64())])
 STARTED = pa.schema(
     [
         *((name, INT) for name in ("run", "member", "incarnation")),
@@ -93,7 +95,7 @@ def judge_histories(histories: Sequence[History], kinds: Iterable[Property]) -> 
     with _opened() as database:
         database.register("trace", trace)
         database.register("member", _table(members, MEMBER))
-        nothing = {"drained": DRAINED, "cut": CUT, "started": STARTED, "lost_frames": LOST_FRAMES}
+        nothing = {"drained": DRAINED, "cut": CUT, "impaired": IMPAIRED, "started": STARTED, "lost_frames": LOST_FRAMES}
         for name, schema in nothing.items():
             database.register(name, _table([], schema))
         answers = dict(_opinions(database, kinds))
@@ -112,6 +114,11 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
         for fault in inputs.faults
         if fault.kind == "cut"
     ]
+    impaired = [
+        (0, f"{fault.direction} {target}", fault.effective_ns, impairment.loss_ratio)
+        for fault in inputs.faults
+        for target, impairment in fault.asked.items()
+    ]
     members = [(0, member, name, member in inputs.members) for member, name in inputs.names.items()]
     started = [
         (0, index[one.node], one.incarnation, one.exit == 0, one.crashed) for one in manifest.nodes if one.node in index
@@ -123,6 +130,7 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
             database.register("member", _table(members, MEMBER))
             database.register("drained", _table([(0, manifest.phases.drained_ns)], DRAINED))
             database.register("cut", _table(cuts, CUT))
+            database.register("impaired", _table(impaired, IMPAIRED))
             database.register("started", _table(started, STARTED))
             database.register(
                 "lost_frames", _table([(0,)] if manifest.capture.kernel_dropped_frames else [], LOST_FRAMES)
@@ -153,6 +161,7 @@ def _opinions(
     for kind in kinds:
         database.execute(_text(f"properties/{kind.value}.sql"))
         given = {
+            "property": kind.value,
             "liveness": kind.is_liveness,
             "of_receivers": kind.needs_receivers,
         }

@@ -64,9 +64,11 @@ def findings(
     promises: Collection[str],
     *,
     full: Collection[Incarnation],
+    present: Collection[Incarnation],
     evidence: Evidence,
 ) -> dict[Property, Finding]:
-    """Findings on the properties judged from reports, if they were promised or anything was reported.
+    """Findings on the properties judged from reports, if they were promised or anything was reported. `present`:
+    incarnations that are present at the end.
 
     `trace`: the table; `counts`: number of reports of each code.
     """
@@ -78,7 +80,7 @@ def findings(
         Property.MUTUAL_EXCLUSION: lambda: sections.mutual_exclusion(incarnations),
         Property.FENCE_ORDER: lambda: sections.fence_order(incarnations),
         Property.GRANT_ORDER: lambda: sections.grant_order(incarnations),
-        Property.SERVICE: lambda: sections.service(incarnations, full),
+        Property.SERVICE: lambda: sections.service(incarnations, {*full, *present}),
         Property.CLOCK_CONDITION: lambda: sections.clock_condition(incarnations),
         Property.CLOCK_MONOTONE: lambda: sections.clock_monotone(incarnations),
         Property.STATE: lambda: sections.state(incarnations, full, has_drained=not evidence.undrained),

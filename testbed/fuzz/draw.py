@@ -132,10 +132,10 @@ def is_fair(scenario: Scenario) -> bool:
     return len(victims) <= (members - 1) // 2
 
 
-def victims_of(scenario: Scenario, *, until_ns: int | None = None) -> frozenset[int]:
+def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = None) -> frozenset[int]:
     """Members that the group may suspect: they crash, leave, or are silent, cut off, slow, deaf or badly impaired for
-    long. If a clock is far wrong, all members: its owner may take any silence for too long. `until_ns`: without the
-    faults that begin later.
+    long. If a clock is far wrong, all members: its owner may take any silence for too long. `since_ns`: without the
+    silences that end earlier. `until_ns`: without the faults that begin later.
     """
     found: set[int] = set()
     for fault in scenario.faults:
@@ -144,7 +144,7 @@ def victims_of(scenario: Scenario, *, until_ns: int | None = None) -> frozenset[
         if isinstance(fault, ClockShift):
             if abs(fault.step_ns) > STEP_NS:
                 return frozenset(range(len(scenario.members)))
-        elif isinstance(fault, Crash | Leave) or fault.for_ns > SHORT_NS:
+        elif isinstance(fault, Crash | Leave) or (fault.for_ns > SHORT_NS and fault.end_ns >= since_ns):
             found |= fault.members
     return frozenset(found)
 

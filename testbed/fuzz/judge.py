@@ -21,11 +21,22 @@ from analysis.checks import oracle
 from analysis.checks.calls import Calls, read_calls
 from analysis.checks.linear import check_incarnations
 from analysis.checks.oracle_views import Record
-from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
+from analysis.checks.properties import (
+    GIVEN_BUT_NOT_SENT,
+    Finding,
+    Incarnation,
+    Incarnations,
+    MessageId,
+    Property,
+    Raw,
+    Verdict,
+)
 from analysis.checks.stages import breaches
 from analysis.independent.compare import disagreements
 from analysis.independent.judge import History, judge_histories, table_of
+from analysis.inputs import Protocol
 from analysis.metrics import membership
+from analysis.unexplained import AFTERMATH
 from node.core import Core, Membership
 from node.group.view import Incarnation as Member
 from node.group.view import View
@@ -348,15 +359,24 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Members that were excluded although no fault that had begun justified it. It is allowed if no other member of
+    """Members that were excluded although no view leaves them out, or although no fault that had begun, and had not
+    ended long before (analysis.unexplained), justified it. It is allowed if no other member of
     their view was free of such faults: in a view of two, a member that receives nothing excludes the other one. It is
     also allowed to the lower-ranked member of a bad pair whose other member has such a fault: nobody can tell which of
     them it is.
     """
     excluded = list(filter(is_excluded, simulation.incarnations))
     timelines = membership.timelines(_records_of(simulation)) if excluded else []
+    protocol = Protocol(name=scenario.protocol, parameters=scenario.parameters)
     for incarnation in excluded:
-        fallen = victims_of(scenario, until_ns=_excluded_ns(incarnation, timelines) - START_NS)
+        changes_ns = _left_out_ns(incarnation, timelines)
+        if PROTOCOLS[scenario.protocol].has_views and not changes_ns:
+            sentence = f"member {incarnation.member} was excluded, but no view leaves it out"
+            yield Failure(kind="expelled", sentence=sentence)
+            continue
+        at_ns = _excluded_ns(incarnation, changes_ns) - START_NS
+        since_ns = at_ns - AFTERMATH * protocol.suspect_after_ns
+        fallen = victims_of(scenario, since_ns=since_ns, until_ns=at_ns)
         witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
         if incarnation.member in fallen or not witnesses:
             continue
@@ -366,16 +386,20 @@ def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Itera
             )
 
 
-def _excluded_ns(excluded: IncarnationRun, timelines: Sequence[membership.Timeline]) -> int:
-    """When the first member went from a view with it to one without it; if no record shows that, when it learnt it."""
-    changes = (
+def _left_out_ns(excluded: IncarnationRun, timelines: Sequence[membership.Timeline]) -> list[int]:
+    """When members went from a view with it to one without it."""
+    return [
         after.at_ns
         for one in timelines
         for before, after in pairwise(one.views.installations)
         if after.is_whole and excluded.name in before.members and excluded.name not in after.members
-    )
+    ]
+
+
+def _excluded_ns(excluded: IncarnationRun, changes_ns: Sequence[int]) -> int:
+    """When the view first changed without it; if no record shows that, when it learnt it."""
     own = (row[6] for row in excluded.records if row[:2] == (Event.REPORT, GroupReport.EXCLUDED))
-    return min((*changes, *own), default=excluded.records[-1][6])
+    return min((*changes_ns, *own), default=excluded.records[-1][6])
 
 
 def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fallen: frozenset[int]) -> bool:
@@ -450,16 +474,20 @@ def _not_as_asked(records: Incarnations, calls: Calls) -> Iterator[Failure]:
 
 
 def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
-    """Safety properties that are unknown although they were checked: no record is missing here."""
+    """Safety properties that are unknown although they were checked, and grant order without reports of messages: no
+    record is missing here.
+    """
     for kind, finding in findings.items():
-        if finding.verdict is Verdict.UNKNOWN and finding.checked and not kind.is_liveness:
+        is_unreported = not kind.is_liveness or finding.reason == GIVEN_BUT_NOT_SENT
+        if finding.verdict is Verdict.UNKNOWN and finding.checked and is_unreported:
             yield Failure(kind="untold", sentence=f"{kind.value}: {finding.reason}", where=kind.value)
 
 
-_REPORTED = {
-    Property.STATE: Notice.STATE,
-    Property.CLOCK_CONDITION: Notice.TIMESTAMP,
-    Property.FENCE_ORDER: MutexReport.FENCE,
+_REPORTED: Mapping[Property, Sequence[Notice | MutexReport | GroupReport]] = {
+    Property.STATE: (Notice.STATE,),
+    Property.CLOCK_CONDITION: (Notice.TIMESTAMP,),
+    Property.FENCE_ORDER: (MutexReport.FENCE,),
+    Property.GRANT_ORDER: (GroupReport.TAKEN, GroupReport.SENT, GroupReport.GIVEN),
 }
 """Properties judged by reports, which are made in every run with deliveries for good."""
 
@@ -470,12 +498,12 @@ def _unreported(scenario: Scenario, simulation: Simulation, findings: Mapping[Pr
     there = [one for one in members if one.ending in _AT_THE_END]
     if not any(row[0] == Event.DELIVER and row[1] >= Level.AGREED for one in there for row in one.records):
         return
-    wanted: dict[str, int] = {kind.value: code for kind, code in _REPORTED.items() if kind in findings}
+    wanted = [(kind.value, code) for kind, codes in _REPORTED.items() if kind in findings for code in codes]
     if scenario.parameters.get("trace_stages"):
-        wanted["stages"] = Notice.ACCEPTED
-    for what, code in wanted.items():
+        wanted.append(("stages", Notice.ACCEPTED))
+    for what, code in wanted:
         if not any(_count(one, code) for one in members):
-            yield Failure(kind="untold", sentence=f"{what}: no member makes a report of it", where=what)
+            yield Failure(kind="untold", sentence=f"{what}: no member makes a report {code.name}", where=what)
 
 
 def _count(incarnation: IncarnationRun, code: int) -> int:

@@ -39,7 +39,7 @@ from node.wire import Flag, Message
 from testbed.rundir import manifest
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
-from testbed.spec.faults import Cut, Heal
+from testbed.spec.faults import Cut, Heal, Impair, ImpairLink
 from testbed.spec.given import given
 from testbed.spec.values import Experiment
 from topologies.model import MULTICAST_GROUP, Node, Topology
@@ -121,7 +121,15 @@ def undrained(experiment: Experiment, simulation: Simulation) -> str:
     if simulation.phases.drained_ns is None:
         return "the run did not drain"
     cuts = [fault for fault in experiment.faults if isinstance(fault, Cut | Heal)]
-    return "the network was still cut when the run drained" if cuts and cuts[-1].in_force else ""
+    if cuts and cuts[-1].in_force:
+        return judgement.STILL_CUT
+    impairments = {
+        (fault.direction, target): impairment
+        for fault in experiment.faults
+        if isinstance(fault, Impair | ImpairLink)
+        for target, impairment in fault.settings
+    }
+    return judgement.STILL_LOSING if any(one.loss_ratio >= 1 for one in impairments.values()) else ""
 
 
 def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,20 @@ def test_a_run_that_did_not_drain_or_was_cut_then_says_nothing_of_liveness(tmp_p
     assert judgement.undrained(inputs(tmp_path / "drained")) == ""
     assert judgement.undrained(inputs(tmp_path / "not", phases={"start_ns": 5})) == "the run did not drain"
     assert judgement.undrained(is_cut) == "the network was still cut when the run drained"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_losing"), [((1.0,), True), ((0.99,), False), ((1.0, 0.0), False), ((0.0, 1.0), True)]
+)
+def test_a_port_that_loses_every_frame_is_cut_off(ratios: Sequence[float], is_losing: bool, tmp_path: Path) -> None:
+    faults = [
+        {"id": number, "kind": "impair", "targets": ["p1/n1"], "direction": "to-node"}
+        | {"asked": {"p1/n1": {"loss_ratio": ratio}}, "issued_ns": START_NS - 9, "effective_ns": START_NS - 9 + number}
+        for number, ratio in enumerate(ratios)
+    ]
+    reason = judgement.STILL_LOSING if is_losing else ""
+    run = MadeRun(faults=faults)
+    assert judgement.undrained(read_run(run.write(tmp_path / "drained"))) == reason
 
 
 ONE, TWO = Incarnation(0, 1), Incarnation(1, 1)

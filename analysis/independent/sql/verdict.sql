@@ -1,6 +1,6 @@
 -- From what a property looked at (`checked`) and found wrong (`violation`) to its verdict in each run. Missing evidence
--- outweighs all: an incomplete history shows violations that never were. Parameters: `of_receivers`: members must be what
--- messages are for; `liveness`: it speaks of what happens eventually.
+-- outweighs all: an incomplete history shows violations that never were. Parameters: `property`: its name; `of_receivers`:
+-- members must be what messages are for; `liveness`: it speaks of what happens eventually.
 WITH counted AS (
     SELECT run, count(*) AS checked FROM checked GROUP BY run
 ),
@@ -13,10 +13,11 @@ weighed AS (
         coalesce(
             missing.reason, if($of_receivers, for_objects.reason, NULL), if($liveness, undrained.reason, NULL)
         ) AS no_evidence,
-        if(checked IS NULL, 'there was nothing to look at', NULL) AS no_pass
+        coalesce(excuse.reason, if(checked IS NULL, 'there was nothing to look at', NULL)) AS no_pass
     FROM (SELECT DISTINCT run FROM member)
     LEFT JOIN counted USING (run) LEFT JOIN violated USING (run)
     LEFT JOIN missing USING (run) LEFT JOIN for_objects USING (run) LEFT JOIN undrained USING (run)
+    LEFT JOIN (FROM excuse WHERE property = $property) AS excuse USING (run)
 )
 SELECT weighed.run,
     CASE

@@ -125,6 +125,8 @@ def wild(seed: int, *, events: int) -> PlainHistory:
         elif what < 0.92:
             message = rng.choice(asked) if rng.random() < 0.98 else MessageId(*incarnation, rng.choice([1, 50]))
             author.hand(message, *rng.sample(everybody, rng.randint(1, 6)))
+            if rng.random() < 0.02:
+                author.hand(message, (incarnation, 0))
         elif what < 0.96:
             code = rng.choice([CallReport.ABORTED, CallReport.REFUSED, CallReport.UNREACHABLE])
             message = rng.choice(asked)

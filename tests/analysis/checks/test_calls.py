@@ -114,6 +114,11 @@ BROKEN: dict[str, tuple[PlainHistory, set[Property], str]] = {
         {INTEGRITY},
         "an object gets it twice: p1/a #1: p1/b object 1 delivers it at position 2",
     ),
+    "a member itself gets a call": (
+        told("a1 calls b1", "b1 gets 1", "b0 gets 1"),
+        {INTEGRITY},
+        "it is delivered to no object: p1/a #1: p1/b delivers it",
+    ),
     "an object gets what is not for it": (told("a1 calls b1", "b1 gets 1", "b2 gets 1"), {INTEGRITY}, "not for it"),
     "a later call of one sender comes first": (overtaking(""), {OVERTAKING, CAUSALITY}, OVERTAKEN),
     "a later unordered call comes first": (overtaking(", unordered"), {OVERTAKING}, OVERTAKEN),
@@ -240,6 +245,29 @@ def test_whom_a_call_is_for_may_be_unknown() -> None:
     found = findings(told("a1 calls b1", "b1 gets 1", "a1 calls ?", "b1 gets 2", "c1 gets 2"))
 
     assert (found[INTEGRITY].verdict, found[AGREEMENT].checked) == (PASS, 1)
+
+
+@pytest.mark.parametrize(("lost", "is_ended"), [(0, False), (1, False), (2, False), (1, True)])
+def test_a_crash_may_take_reports_about_the_last_call_along(lost: int, is_ended: bool) -> None:
+    """The second call of c is for objects of a and b; the last records of c are about it."""
+    author = begun()
+    first = author.submit((C, 1), [(0, 1), (1, 1)])
+    author.hand(first, (A, 1), (B, 1))
+    second = author.submit((C, 1), [(0, 1), (1, 1)], ATOMIC)
+    del author.history[C][len(author.history[C]) - lost :]
+    if is_ended:
+        author.note(C, Event.ENDED)
+    author.hand(second, (A, 1), (B, 1))
+    found = findings(author.stop(A, B))
+
+    assert found[INTEGRITY].verdict is (FAIL if is_ended else PASS)
+    assert found[ATOMICITY].checked == (2 if is_ended else 1)
+
+
+def test_members_may_get_messages_where_nothing_is_reported_to_be_for_objects() -> None:
+    finding = findings(told("a1 calls ?", "b1 gets 1", "b0 gets 1"))[INTEGRITY]
+
+    assert (finding.verdict, finding.checked) == (PASS, 1)
 
 
 def test_a_cycle_over_three_objects_no_two_of_which_disagree() -> None:

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from analysis.checks import call_orders, chains, linear, oracle, sections, synchrony
+from analysis.checks import call_orders, calls, chains, linear, oracle, sections, synchrony
 from analysis.checks.linear import IncarnationRecord, JudgedRun
 from analysis.checks.properties import (
     CALL_PROPERTIES,
@@ -64,10 +64,10 @@ def wild_cases() -> Cases:
     """Arbitrary reports and calls, and reports by hand."""
     reports = [history for history, _ in test_reports.CASES.values()]
     reports += [test_reports.wild(seed, events=60) for seed in range(WILD)]
-    calls = [call_histories.wild(seed, events=60) for seed in range(WILD)]
+    of_calls = [call_histories.wild(seed, events=60) for seed in range(WILD)]
     return tuple(
         (history, oracle.check(history, members=members_of(history), kinds=kinds))
-        for histories_, kinds in ((reports, REPORT_PROPERTIES), (calls, CALL_PROPERTIES))
+        for histories_, kinds in ((reports, REPORT_PROPERTIES), (of_calls, CALL_PROPERTIES))
         for history in histories_
     )
 
@@ -172,10 +172,16 @@ REPORTS = (
     Edit(sections._excluded_ns, "set(before.members) - set(after.members)", "views.keys() - set(after.members)"),
     Edit(sections._excluded_ns, "if after.is_whole", ""),
     Edit(sections._excluded_ns, "number > views[incarnation][-1].number", "number >= views[incarnation][0].number"),
+    Edit(sections._of_incarnation, "if not has_entered:", "if False:"),
+    Edit(sections._of_incarnation, "            has_entered = True\n            inside", "            inside"),
     Edit(sections.service, "message not in granted", "message in granted"),
     Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),
     Edit(sections.grant_order, "knows[incarnation] > grant:", "knows[incarnation] < grant:"),
-    Edit(sections.grant_order, "max(knows[incarnation], given)", "knows[incarnation]"),
+    Edit(sections.grant_order, "max(knows[incarnation], given or NO_GRANT)", "knows[incarnation]"),
+    Edit(sections.grant_order, " and record[4] not in crashed", ""),
+    Edit(sections.grant_order, "given is None and record[4] not in crashed", "False"),
+    Edit(sections.grant_order, "if len(askers) > 1 and not is_any_given", "if False"),
+    Edit(sections.grant_order, "if len(askers) > 1 and not", "if not"),
     Edit(sections.grant_order, "grants.pop", "grants.get"),
     Edit(sections.message_of, "if is_unicast else (sender, record[8])", ""),
     Edit(sections.granted, "record[0] == STOP", "record[0] != STOP"),
@@ -186,6 +192,9 @@ REPORTS = (
     Edit(sections.state, "if has_drained and", "if False and"),
     Edit(sections.state, "if has_drained and", "if"),
     # Calls.
+    Edit(call_orders.call_integrity, "if calls.is_for_objects else []", "if False else []"),
+    Edit(call_orders.call_integrity, "if calls.is_for_objects else []", ""),
+    Edit(calls._read_incarnation, "incarnation not in calls.ends and records", "False and records"),
     Edit(call_orders.indivisibility, "len(part) > 1", "len(part) > 2"),
     Edit(call_orders.indivisibility, "after.setdefault(one.message, set()).add(other.message)", "pass"),
     Edit(call_orders.call_causality, ">= still", "> still"),

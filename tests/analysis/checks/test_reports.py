@@ -18,6 +18,8 @@ from analysis.checks import linear, oracle
 from analysis.checks.oracle import raw
 from analysis.checks.properties import (
     CALL_PROPERTIES,
+    GIVEN_BUT_NOT_SENT,
+    NO_MESSAGE_GIVEN,
     REPORT_PROPERTIES,
     Finding,
     Incarnation,
@@ -73,8 +75,8 @@ def judge(history: PlainHistory, kind: Property) -> Finding:
     return expected
 
 
-MEMBERS = {"a": A, "b": B, "c": C}
-EVENTS = {"drops": Event.DROP, "refuses": Event.REFUSED, "ends": Event.ENDED}
+MEMBERS = {"a": A, "b": B, "c": C, "C": C2}
+EVENTS = {"drops": Event.DROP, "refuses": Event.REFUSED, "ends": Event.ENDED, "joins": Event.STATE}
 REPORTED = {"stamps": Notice.TIMESTAMP, "shows": Notice.CLOCK, "takes": GroupReport.TAKEN}
 ALONE = 1 << 32
 """In the name of a message for one member."""
@@ -90,7 +92,8 @@ def told(*steps: str, who: str = "ab", stop: str = "") -> PlainHistory:
     """The history of these steps. `a sends 2`: the core of a sends its message 2 to all; `a requests 2`: it takes its
     request, and sends it with this message; `a takes 1`: it takes its request 1; `a tells b 2`: a message to b alone;
     `b receives a 2`, `b hears a 2`: the core of b is given one of them; `a enters 7`: its request is granted, with the
-    fence 7. Only the members in `stop` (none: all) stop in order.
+    fence 7. `C` is the second incarnation of c; `C joins`: it gets the state. Only the members in `stop`
+    (none: all) stop in order.
     """
     author = Author(incarnations=tuple(MEMBERS[name] for name in who))
     for step in steps:
@@ -153,11 +156,16 @@ def joiner_states() -> PlainHistory:
 
 
 class Judged(NamedTuple):
-    """Of one property: PASS, or FAIL with this sentence."""
+    """Of one property: PASS, FAIL with this sentence, or UNKNOWN with this reason."""
 
     checked: int
     violations: int = 0
     sentence: str = ""
+    reason: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.FAIL if self.violations else Verdict.UNKNOWN if self.reason else Verdict.PASS
 
 
 EXCLUSION, SERVICE, ORDER = Property.MUTUAL_EXCLUSION, Property.SERVICE, Property.GRANT_ORDER
@@ -165,11 +173,15 @@ FENCES = Property.FENCE_ORDER
 CONDITION, MONOTONE, STATE = Property.CLOCK_CONDITION, Property.CLOCK_MONOTONE, Property.STATE
 Case = tuple[PlainHistory, dict[Property, Judged]]
 
+FROM_ITS_BEGINNING, B_INSIDE = "p1/a is inside from its first record on", "p1/b #1: p1/b delivers it at position 1"
 BOTH_INSIDE = (
     "entered while another was inside: p1/a #1: p1/a delivers it at position 1; p1/b #1: p1/b delivers it at position 1"
 )
-IN_VIEW_1 = ("a installs 1 ab", "a requests 1", "b installs 1 ab", "b requests 1")
+IN_VIEW_1 = ("a installs 1 ab", "a requests 1", "b installs 1 ab", "b requests 1", "b receives a 1")
 GO_ON = ("b enters", "b leaves")
+REJOINED = ("a installs 2 ab", "a installs 3 abC", "C installs 3 abC")
+JOINERS = "p1/c (incarnation 2) #1"
+OF_JOINER = {"who": "abcC", "stop": "abC"}
 SECTIONS: dict[str, Case] = {
     "one section after the other": (told("a enters", "a leaves", *GO_ON), {EXCLUSION: Judged(2)}),
     "two inside at once": (
@@ -217,6 +229,20 @@ SECTIONS: dict[str, Case] = {
         told(*IN_VIEW_1, "a enters", *GO_ON, "b installs 2 b", "a ends", stop="b"),
         {EXCLUSION: Judged(2, 1, BOTH_INSIDE), ORDER: Judged(2)},
     ),
+    "a member is inside from its beginning on, and nobody enters before it leaves": (
+        told("a leaves", *GO_ON, "a enters", "a leaves"),
+        {EXCLUSION: Judged(3)},
+    ),
+    "another member enters before the one that is inside from its beginning on leaves": (
+        told("b enters", "a leaves", "b leaves"),
+        {
+            EXCLUSION: Judged(2, 1, f"entered while another was inside: {FROM_ITS_BEGINNING}; {B_INSIDE}"),
+        },
+    ),
+    "a member that left after a grant was not inside from its beginning on": (
+        told("a enters", "a leaves", *GO_ON, "a leaves"),
+        {EXCLUSION: Judged(2)},
+    ),
     "a section that is never left excludes everybody and denies service": (
         told("a submits", "a enters", *GO_ON),
         {
@@ -227,6 +253,29 @@ SECTIONS: dict[str, Case] = {
     "a request that is never granted denies service": (
         told("b submits"),
         {SERVICE: Judged(1, 1, "a request is never granted: p1/b #1: p1/b does not deliver it")},
+    ),
+}
+
+JOINER: dict[str, Case] = {
+    "a joiner is granted what it requests": (
+        told(*REJOINED, "C joins", "C submits", "C enters", "C leaves", **OF_JOINER),
+        {SERVICE: Judged(1)},
+    ),
+    "a joiner is never granted what it requests": (
+        told(*REJOINED, "C joins", "C submits", **OF_JOINER),
+        {SERVICE: Judged(1, 1, f"a request is never granted: {JOINERS}: p1/c (incarnation 2) does not deliver it")},
+    ),
+    "a joiner never leaves its section": (
+        told(*REJOINED, "C joins", "C submits", "C enters", **OF_JOINER),
+        {SERVICE: Judged(1, 1, f"a section is never left: {JOINERS}: p1/c (incarnation 2) delivers it at position 1")},
+    ),
+    "a joiner without the state is owed nothing": (
+        told(*REJOINED, "a submits", "a enters", "a leaves", "C submits", **OF_JOINER),
+        {SERVICE: Judged(1)},
+    ),
+    "a joiner that is not in the last view is owed nothing": (
+        told(*REJOINED, "C joins", "C submits", "a submits", "a enters", "a leaves", "a installs 4 ab", **OF_JOINER),
+        {SERVICE: Judged(1)},
     ),
 }
 
@@ -282,6 +331,12 @@ def b_is_first(*steps: str, is_wrong: bool) -> Case:
     return history, {ORDER: Judged(2, 1, OVERTAKEN) if is_wrong else Judged(2)}
 
 
+def not_sent(*steps: str) -> Case:
+    """B is granted its request before a; B has received a message that no record shows to be sent."""
+    history, _ = b_is_first(*steps, is_wrong=False)
+    return history, {ORDER: Judged(2, reason=GIVEN_BUT_NOT_SENT)}
+
+
 GRANTS: dict[str, Case] = {
     "b has received the request of a": b_is_first("a requests 1", "b receives a 1", "b requests 1", is_wrong=True),
     "the requests are concurrent": b_is_first("a requests 1", "b requests 1", "b receives a 1", is_wrong=False),
@@ -311,8 +366,29 @@ GRANTS: dict[str, Case] = {
     "b has received the request in the view after a message with its number": b_is_first(
         *("a sends 1.1", "b receives a 1.1", "a requests 2.1", "b receives a 2.1", "b requests 1"), is_wrong=True
     ),
-    "b has received a message that a has not sent": b_is_first(
-        *("a requests 1", "b receives a 2", "b requests 1"), is_wrong=False
+    "b has received a message that a has not sent": not_sent("a requests 1", "b receives a 2", "b requests 1"),
+    "b has received a message before a sent it": not_sent("b receives a 1", "a requests 1", "b requests 1"),
+    "b has received a message that a told c alone": not_sent(
+        "a tells c 1", "b hears a 1", "a requests 1", "b requests 1"
+    ),
+    "b has received a message that a has not sent before it ended": (
+        told("a requests 1", "b receives a 2", "b requests 1", *GO_ON, "a ends", stop="b"),
+        {ORDER: Judged(1, reason=GIVEN_BUT_NOT_SENT)},
+    ),
+    "b has received a message whose record a crash took along": (
+        told("a requests 1", "b receives a 2", "b requests 1", *GO_ON, stop="b"),
+        {ORDER: Judged(1)},
+    ),
+    "b has received the request of a, and a message that a has not sent": b_is_first(
+        *("a requests 1", "b receives a 1", "b receives a 2", "b requests 1"), is_wrong=True
+    ),
+    "two members take requests, and nobody receives a message": (
+        told("a requests 1", "b requests 1", *GO_ON, "a enters", "a leaves"),
+        {ORDER: Judged(2, reason=NO_MESSAGE_GIVEN)},
+    ),
+    "one member takes requests, and nobody receives a message": (
+        told("a requests 1", "a enters", "a leaves"),
+        {ORDER: Judged(1)},
     ),
     "b receives its own request": b_is_first("a requests 1", "b requests 1", "b receives b 1", is_wrong=False),
     "the request was still waiting in the host of a": b_is_first(
@@ -377,7 +453,7 @@ CLOCKS_AND_STATES: dict[str, Case] = {
         {STATE: Judged(6, 1, f"{BEHIND}p1/b shows 9 at position 3")},
     ),
 }
-CASES = SECTIONS | FENCED | GRANTS | CLOCKS_AND_STATES
+CASES = SECTIONS | JOINER | FENCED | GRANTS | CLOCKS_AND_STATES
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -386,8 +462,8 @@ def test_a_history_is_judged_by_what_it_reports(case: str) -> None:
     for kind, judged in expected.items():
         finding = judge(history, kind)
         sentence = finding.witness.sentence(NAMES) if finding.witness is not None else ""
-        assert finding.verdict is (Verdict.FAIL if judged.violations else Verdict.PASS), kind
-        assert Judged(finding.checked, finding.violations, sentence) == judged, kind
+        assert finding.verdict is judged.verdict, kind
+        assert Judged(finding.checked, finding.violations, sentence, finding.reason) == judged, kind
 
 
 def test_the_numbers_of_reports_have_no_sign(tmp_path: Path) -> None:
@@ -430,10 +506,11 @@ def test_states_of_one_member_alone_are_compared_with_nothing() -> None:
 def wild(seed: int, *, events: int) -> PlainHistory:
     """Three members with arbitrary events, in order of true time."""
     rng = random.Random(seed)
-    author = Author(incarnations=(A, B, C))
+    author = Author(incarnations=rng.choice(((A, B, C), (A, B, C, C2))))
     asked, clock, committed = (dict.fromkeys(author.incarnations, 0) for _ in range(3))
     base = rng.choice((0, (1 << 63) - 5))
     sent = Counter[tuple[Incarnation, Incarnation]]()
+    known, sent_ratio = list[tuple[Incarnation, Incarnation, int]](), rng.choice((0.5, 1))
     granted, view = base + 3, 1
     for _ in range(events):
         incarnation, other = rng.sample(author.incarnations, 2)
@@ -448,9 +525,12 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             sent[incarnation, target] += 1
             name = sent[incarnation, target] | (ALONE if target == other else 0)
             author.note_message(incarnation, GroupReport.SENT, target, name)
+            known.append((incarnation, target, name))
         elif what in (3, 4, 5):
-            name = rng.randint(1, 4) | rng.choice((0, ALONE))
-            author.note_message(incarnation, GroupReport.GIVEN, rng.choice((other, other, incarnation)), name)
+            unknown = other, rng.randint(1, 4) | rng.choice((0, ALONE))
+            here = [(sender, name) for sender, target, name in known if not name & ALONE or target == incarnation]
+            sender, name = rng.choice(here) if here and rng.random() < sent_ratio else unknown
+            author.note_message(incarnation, GroupReport.GIVEN, sender, name)
         elif what == 6 and asked[incarnation]:
             granted += 1
             number = rng.randint(1, asked[incarnation])
@@ -469,8 +549,9 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             author.report(incarnation, Notice.STATE, committed[incarnation] + (rng.random() < 0.1))
         else:
             view = max(1, view + rng.choice((-1, 0, 1, 1, 1)))
+            author.note(incarnation, Event.STATE, MessageId(*A, view))
             author.install(incarnation, view, sorted(rng.sample(author.incarnations, rng.randint(1, 3))))
-    for incarnation in rng.sample(author.incarnations, rng.randint(2, 3)):
+    for incarnation in rng.sample(author.incarnations, rng.randint(2, len(author.incarnations))):
         author.note(incarnation, Event.STOP, detail=int(rng.random() < 0.8))  # 0: not drained
     return author.history
 

@@ -96,6 +96,8 @@ def test_wrong_use_is_one_sentence(content: bytes | None, tmp_path: Path) -> Non
 
 CUT = {"id": 0, "kind": "cut", "issued_ns": 2, "effective_ns": 3, "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}}
 
+DEAF = CUT | {"kind": "impair", "parameters": {}, "direction": "to-node", "asked": {"p1/n1": {"loss_ratio": 1.0}}}
+
 SECOND = {"node": "p1/n3", "incarnation": 2, "exit": -15}
 
 
@@ -105,6 +107,8 @@ SECOND = {"node": "p1/n3", "incarnation": 2, "exit": -15}
         ({"phases": {}}, [], "the run did not drain"),
         ({}, [CUT], "the network was still cut when the run drained"),
         ({}, [CUT | {"until_id": 1}, {"id": 1, "kind": "heal", "issued_ns": 4, "effective_ns": 5}], ""),
+        ({}, [DEAF], "a port or link still lost every frame when the run drained"),
+        ({}, [DEAF, DEAF | {"id": 1, "issued_ns": 4, "effective_ns": 5, "asked": {"p1/n1": {}}}], ""),
         ({"nodes": [*NODES, SECOND]}, [], "p1/n3 (incarnation 2) left no trace records"),
         ({"nodes": [*NODES, SECOND | {"crashed": True}]}, [], ""),
         ({"nodes": [*NODES, SECOND], "members": ["p1/n1", "p1/n2"]}, [], ""),

@@ -18,7 +18,7 @@ from node.group.detector import Accusations
 from node.group.view import View
 from node.host.host import Host
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event, Level
+from node.trace import EndReason, Event, GroupReport, Level
 from node.wire import Kind, Message
 from testbed.fuzz.coverage import Coverage, Met, from_rows
 from testbed.fuzz.draw import FUZZED, draw
@@ -151,12 +151,32 @@ def test_an_exception_is_named_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("core", "sentence"),
     [
-        (EndingCore, "member 0 was given up although it was never away long"),
+        (EndingCore, "member 0 was excluded, but no view leaves it out"),
         (LeavingCore, "member 0 left although nobody asked it to"),
     ],
 )
 def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sentence: str) -> None:
     assert sentence in {failure.sentence for failure in failures_of(core)}
+
+
+def test_a_cut_excuses_no_end_that_no_view_shows() -> None:
+    cut = Cut(at_ns=0, for_ns=1000 * MILLISECOND, sides=((2,), (0, 1)))
+    judged = judge(replace(small(), faults=(cut,)), build=lambda membership, seed: EndingCore(membership))
+    assert "expelled" in {failure.kind for failure in judged.failures}
+
+
+@pytest.mark.parametrize(("at_ms", "is_excused"), [(7_190, True), (7_300, False)])
+def test_a_silence_excuses_no_exclusion_long_after_it(at_ms: int, is_excused: bool) -> None:
+    """c is silent for 1.2 s, and given up after a silence of 1.2 s."""
+    builder = HistoryBuilder(A, B, C)
+    builder.install(1, A, B, C)
+    builder.author.now_ns = START_NS + at_ms * MILLISECOND
+    history = builder.install(2, A, B).note(C, Event.ENDED).stop(A, B)
+    pause = Freeze(at_ns=0, for_ns=1200 * MILLISECOND, member=2)
+    parameters: dict[str, Parameter] = {"reliable": {"suspect_after_ns": 1200 * MILLISECOND}}
+    scenario = replace(small("sequencer"), faults=(pause,), parameters=parameters)
+    found = [failure.kind for failure in _excluded_without_fault(scenario, simulation_of(scenario, history))]
+    assert found == ([] if is_excused else ["expelled"])
 
 
 def test_a_core_that_repairs_nothing_loses_what_a_cut_took() -> None:
@@ -415,6 +435,17 @@ def test_members_that_report_nothing_are_found_out(
     assert judge(scenario).is_good
     monkeypatch.setattr(Host, "_report", lambda *_: None)
     assert ("untold", what) in {(failure.kind, failure.where) for failure in judge(scenario).failures}
+
+
+@pytest.mark.parametrize("code", [GroupReport.TAKEN, GroupReport.SENT, GroupReport.GIVEN])
+def test_a_group_layer_that_no_longer_makes_one_report_is_found_out(
+    code: GroupReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Host._report
+    monkeypatch.setattr(Host, "_report", lambda host, made: None if made.code == code else report(host, made))
+    failures = judge(small("mutex")).failures
+    assert f"grant_order: no member makes a report {code.name}" in {failure.sentence for failure in failures}
+    assert {(failure.kind, failure.where) for failure in failures} == {("untold", "grant_order")}
 
 
 def test_a_report_that_no_member_makes_is_missed_unless_all_crash_before_it() -> None:

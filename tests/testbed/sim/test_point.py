@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,16 +15,19 @@ import pytest
 
 from analysis.errors import AnalysisError
 from analysis.expression import Unknown, evaluate, parse
+from analysis.judgement import STILL_LOSING
 from analysis.metrics import sweep_rows
 from node.host.host import Host
 from node.protocols.sequencer import SequencerCore
 from node.registry import PROTOCOLS
-from testbed.sim.point import measure
+from testbed.sim.point import measure, undrained
+from testbed.sim.simulation import simulate
+from testbed.spec.faults import Impair
 from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment
 from tests import report_runs
 from tests.testbed.sim.made import MILLISECOND, SECOND, at_instants, experiment, periodic, topology
-from topologies.model import Bus, Impairment
+from topologies.model import Bus, Direction, Impairment
 
 BUS = Bus(rate_bps=10_000_000, queue_frames=1000)
 
@@ -99,6 +103,15 @@ def test_records_after_the_end_are_a_doubt(monkeypatch: pytest.MonkeyPatch) -> N
     result = measure(small())
     assert result["verdict"] == "unknown"
     assert result["doubts"][0] == "p1/n1 (incarnation 1) has records after its end"
+
+
+@pytest.mark.parametrize(("ratios", "reason"), [((1.0,), STILL_LOSING), ((1.0, 0.0), ""), ((0.0, 1.0), STILL_LOSING)])
+def test_a_port_that_loses_every_frame_at_the_end_leaves_liveness_open(ratios: Sequence[float], reason: str) -> None:
+    one = small()
+    target = next(iter(one.topology.nodes())).name
+    common: dict[str, Any] = {"targets": (target,), "direction": Direction.TO_NODE, "changes": {}}
+    faults = tuple(Impair(settings=((target, Impairment(loss_ratio=ratio)),), **common) for ratio in ratios)
+    assert undrained(replace(one, faults=faults), simulate(one, group=1)) == reason
 
 
 def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:

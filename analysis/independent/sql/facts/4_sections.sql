@@ -18,10 +18,20 @@ JOIN change ON change.run = process.run AND change.view > last_view.view AND len
 GROUP BY process.process;
 
 -- Sections end with the next report LEFT of the process; without one with its crash, that is its last record.
+-- A process that left before it was granted anything was inside from its first record on (`message` NULL).
 -- `end_ns` NULL: the process stopped in order and never left. `fence` NULL: none was reported by the record after.
 CREATE OR REPLACE TEMP TABLE every_section AS
-WITH granted AS (
+WITH own_delivery AS (
     SELECT process, record, message, at_ns FROM step WHERE event = 'deliver' AND process = sender
+),
+granted AS (
+    FROM own_delivery
+    UNION ALL
+    SELECT record.process, record.record, NULL, record.at_ns
+    FROM record JOIN (SELECT process, min(record) AS record FROM record GROUP BY process) AS begun USING (process, record)
+    JOIN (SELECT process, min(record) AS record FROM report WHERE code = 'left' GROUP BY process) AS departure USING (process)
+    LEFT JOIN (SELECT process, min(record) AS record FROM own_delivery GROUP BY process) AS entry USING (process)
+    WHERE coalesce(entry.record > departure.record, true)
 ),
 last_record AS (
     SELECT process, arg_max(at_ns, record) AS at_ns, bool_or(event = 'stop') AS is_stopped FROM record GROUP BY process

@@ -2,15 +2,23 @@
 
 -- Whom a call is for stand in the ADDRESSED reports behind the CALLED that names it. One report has 48 objects of one
 -- member as bits 0 to 47, which block of 48 in bits 48 to 59; bit 60: to one object past the order; bit 62: atomic; bit 63
--- (the sign): its order does not matter.
+-- (the sign): its order does not matter. Where a crash came right after such a report, others may be lost: all of the call
+-- count as lost.
 CREATE OR REPLACE TEMP TABLE addressed AS
-SELECT message, extra AS member, value AS mask
-FROM (
-    SELECT process, code, extra, value,
+WITH named AS (
+    SELECT process, record, code, extra, value,
         last_value(CASE code WHEN 'called' THEN value END IGNORE NULLS) OVER (PARTITION BY process ORDER BY record) AS called
     FROM report WHERE code IN ('called', 'addressed')
-) AS told
-JOIN message ON message.sender = told.process AND message.number = called
+),
+cut AS (
+    SELECT process, called
+    FROM named JOIN (SELECT process, max(record) AS record FROM record GROUP BY process) AS latest USING (process, record)
+    ANTI JOIN ending USING (process)
+    WHERE code = 'addressed'
+)
+SELECT message, extra AS member, value AS mask
+FROM named ANTI JOIN cut USING (process, called)
+JOIN message ON message.sender = named.process AND message.number = called
 WHERE code = 'addressed';
 
 CREATE OR REPLACE TEMP TABLE call AS

@@ -61,6 +61,10 @@ SELECT run, 'the run did not drain' FROM drained WHERE at_ns IS NULL
 UNION ALL
 SELECT DISTINCT run, 'the network was still cut when the run drained'
 FROM cut JOIN drained USING (run) WHERE coalesce(cut.healed_ns > drained.at_ns, true)
+UNION ALL
+SELECT run, 'a port or link still lost every frame when the run drained'
+FROM impaired JOIN drained USING (run) WHERE from_ns <= drained.at_ns
+GROUP BY run, element HAVING arg_max(loss_ratio, from_ns) >= 1
 )
 GROUP BY run;
 
@@ -68,3 +72,6 @@ GROUP BY run;
 CREATE OR REPLACE TEMP TABLE for_objects AS
 SELECT DISTINCT run, 'messages are for objects here, not for members' AS reason
 FROM report JOIN process USING (process) WHERE code = 'addressed';
+
+-- Why a run cannot pass a property, though it may fail it. The files of the properties fill this.
+CREATE OR REPLACE TEMP TABLE excuse (run INTEGER, property VARCHAR, reason VARCHAR);

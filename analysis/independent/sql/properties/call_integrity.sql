@@ -1,11 +1,17 @@
 -- Call integrity: no object gets a call twice, one that is not for it, one that its caller did not submit before, or one with
--- another payload than submitted; nor a call (operation 0 in its SUBMIT) that its caller says was REFUSED.
+-- another payload than submitted; nor a call (operation 0 in its SUBMIT) that its caller says was REFUSED. Where messages are for objects, no
+-- delivery is to the member itself (`nth` 0).
 
 CREATE OR REPLACE TEMP VIEW checked AS
-SELECT process.run, process.member, got_any.* FROM got_any JOIN process USING (process);
+SELECT process.run, process.member, got_any.* FROM got_any JOIN process USING (process)
+UNION ALL
+SELECT run, member, process, 0, message, record, at_ns, NULL, NULL, 0
+FROM step JOIN process USING (process) JOIN for_objects USING (run) WHERE event = 'deliver' AND object = 0;
 
 CREATE OR REPLACE TEMP VIEW violation AS
 SELECT run, at_ns, process, message, format('got twice by object {} of', object) AS what FROM checked WHERE nth > 1
+UNION ALL
+SELECT run, at_ns, process, message, 'delivered to no object of' FROM checked WHERE nth = 0
 UNION ALL
 SELECT run, at_ns, process, message, format('never asked for, but got by object {} of', object)
 FROM checked ANTI JOIN submission USING (message)

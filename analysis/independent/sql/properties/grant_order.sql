@@ -63,6 +63,21 @@ CREATE OR REPLACE TEMP VIEW checked AS
 SELECT granted.run, message, process, request.record AS asked_record, granted.at_ns, turn
 FROM granted JOIN request USING (message, process);
 
+-- Without the reports nobody knows the order of the requests: where several members took requests and nobody was given a
+-- message, or where what was given was not sent, and its sender did not crash.
+INSERT INTO excuse
+SELECT run, 'grant_order', min(reason) FROM (
+    SELECT run, 'several members took requests, and nobody was given a message' AS reason
+    FROM told GROUP BY run
+    HAVING count(DISTINCT member) FILTER (code = 23) > 1 AND count(*) FILTER (code = 22) = 0
+    UNION ALL
+    SELECT run, 'a message was given that was not sent'
+    FROM told WHERE code = 22
+      AND (process, record) NOT IN (SELECT (receiver, given_record) FROM core_message)
+      AND (run, other) NOT IN (SELECT (run, member) FROM process ANTI JOIN ending USING (process))
+)
+GROUP BY run;
+
 CREATE OR REPLACE TEMP VIEW violation AS
 WITH earlier AS (
     SELECT checked.message AS later_message, knows.message
