@@ -395,6 +395,11 @@ def _wrong_sets(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[int,
     steps = [step for step in run.steps(incarnation) if step[0] == state]
     elders = [one for one in run.incarnations if one != incarnation and any(_takes(run, one, step) for step in steps)]
     elders = [one for one in elders if any(after == state for _, after in run.steps(one))]
+    elders += [
+        one
+        for one in run.incarnations
+        if one not in (incarnation, *elders) and run.state_view(one) == state and set(steps) & set(run.steps(one))
+    ]
     own = run.messages(incarnation, state)
     for message in own.union(*(run.messages(one, state) for one in elders)):
         different = [one for one in elders if (message in run.messages(one, state)) != (message in own)]

@@ -90,6 +90,14 @@ class IncarnationDeliveries:
         """Views to which it goes from this one, if it has the state all through this one."""
         return self.views.ways_from(view) if self.had_state_all_through(view) else ()
 
+    def ways_with_state(self, view: int) -> tuple[int, ...]:
+        """Views to which it goes from this one, if it comes to this one with the state, or gets the state of its
+        beginning here.
+        """
+        if self.state_view == view:
+            return self.views.ways_from(view)
+        return self.ways_through(view) if self.views.comes_to(view) else ()
+
     def rows(self, view: int) -> Rows:
         """Rows of its deliveries in a view."""
         found = [part for one, part in self.parts if (BEFORE if one is None else one.number) == view]
@@ -399,7 +407,9 @@ class _Judge:
         return _Found(len(rows), (first, "delivered though it was in the state", places))
 
     def _different(self, incarnation: IncarnationDeliveries) -> _Found:
-        """Messages that only the joiner or only an earlier incarnation delivers in the view in which it joins."""
+        """Messages that only the joiner, or only an earlier incarnation or another joiner, delivers in the view in
+        which it gets the state.
+        """
         state = incarnation.state_view
         if state is None:
             return _FINE
@@ -407,7 +417,7 @@ class _Judge:
         elders = [
             one
             for one in self._incarnations
-            if one is not incarnation and one.views.comes_to(state) and following.intersection(one.ways_through(state))
+            if one is not incarnation and following.intersection(one.ways_with_state(state))
         ]
         own = incarnation.messages(state)
         wrong = _union(_not_in_all([own, one.messages(state)]) for one in elders)

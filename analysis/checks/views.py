@@ -153,17 +153,19 @@ class Absent(NamedTuple):
     lacks: Lack
 
 
+def last_view(of_all: Iterable[ViewRecords]) -> Installation | None:
+    """The view of the greatest number, by its most complete records."""
+    installed = (one for views in of_all for one in views.installations)
+    return max(installed, key=lambda one: (one.number, len(one.members)), default=None)
+
+
 def absent_at_the_end(
-    stopped: Mapping[Incarnation, ViewRecords], asked_to_leave: Collection[Incarnation] = ()
+    stopped: Mapping[Incarnation, ViewRecords], last: Installation, asked_to_leave: Collection[Incarnation] = ()
 ) -> Iterator[Absent]:
-    """Incarnations that should be present at the end, in a run with views, and are not. `stopped`: those that end with
+    """Incarnations that should be present at the end, in the view `last`, and are not. `stopped`: those that end with
     STOP and had nothing left to do. A member in a minority cannot know the last view. One that was asked to leave may
     not have learnt that it has left.
     """
-    installed = [one for views in stopped.values() for one in views.installations]
-    last = max(installed, key=lambda one: one.number, default=None)
-    if last is None:
-        return
     for name, views in sorted(stopped.items()):
         if views.is_in_minority:
             continue

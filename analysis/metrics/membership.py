@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from analysis import formatting as words
 from analysis.checks.properties import Incarnation, Incarnations, Raw
-from analysis.checks.views import Absent, Installation, ViewRecords, absent_at_the_end, views_of
+from analysis.checks.views import Absent, Installation, ViewRecords, absent_at_the_end, last_view, views_of
 from collector.records import EndReason, Event, ViewReason
 
 
@@ -89,14 +89,20 @@ def section(
 
 def _absent(incarnations: Sequence[Timeline], asked_to_leave: Collection[Incarnation]) -> Iterator[Absent]:
     """Incarnations that stopped at rest and are not where they belong. None in a run that did not come to rest, nor in
-    a group whose last view only crashed incarnations have: it has lost its quorum.
+    a group that has lost its quorum: no incarnation that stopped has the last view, and they are no quorum of it.
     """
-    stopped = [one for one in incarnations if one.end_detail >= 0 and not one.has_ended]
-    numbers, of_stopped = (
-        {one.number for timeline in some for one in timeline.views.installations} for some in (incarnations, stopped)
-    )
-    if all(one.end_detail and not one.views.is_in_minority for one in stopped) and max(numbers) in of_stopped:
-        yield from absent_at_the_end({one.incarnation: one.views for one in stopped}, asked_to_leave)
+    stopped = {one.incarnation: one.views for one in incarnations if one.end_detail >= 0 and not one.has_ended}
+    last = last_view(one.views for one in incarnations)
+    if last is None or not all(one.end_detail for one in incarnations if one.incarnation in stopped):
+        return
+    has_last = any(one.number == last.number for views in stopped.values() for one in views.installations)
+    has_quorum = has_last or (last.is_whole and _is_quorum(stopped.keys() & set(last.members), last))
+    if has_quorum and not any(views.is_in_minority for views in stopped.values()):
+        yield from absent_at_the_end(stopped, last, asked_to_leave)
+
+
+def _is_quorum(part: Collection[Incarnation], view: Installation) -> bool:
+    return 2 * len(part) + any(first in part for first in view.members[:1]) > len(view.members)
 
 
 def without_quorum(
@@ -124,16 +130,13 @@ def without_quorum(
             or (after.reason == ViewReason.BAD_PAIR and own.last_ns >= after.at_ns)
         )
 
-    def is_quorum(part: Collection[Incarnation], before: Installation) -> bool:
-        return 2 * len(part) + any(first in part for first in before.members[:1]) > len(before.members)
-
     def is_by_less(before: Installation, after: Installation) -> bool:
         if not before.is_whole or not after.is_whole:
             return False
         if after.reason == ViewReason.RESTORED:
             alive = {one for one in before.members if one in by_name and by_name[one].last_ns >= after.at_ns}
-            return is_quorum(alive, before) and not is_quorum(alive & set(after.members), before)
-        return not is_quorum(
+            return _is_quorum(alive, before) and not _is_quorum(alive & set(after.members), before)
+        return not _is_quorum(
             {one for one in before.members if one in after.members or may_have_promised(one, after)}, before
         )
 

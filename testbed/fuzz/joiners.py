@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from analysis.checks.calls import read_calls
 from analysis.checks.properties import Incarnation, MessageId, Property, Raw
-from analysis.checks.views import Lack, absent_at_the_end, views_of
+from analysis.checks.views import Lack, absent_at_the_end, last_view, views_of
 from node.trace import Event
 
 
@@ -69,6 +69,7 @@ def owed_in_last_view(
     """Members that lack the last view, their place in it, or the state. `living`: records of the incarnations that
     ended in order, idle."""
     stopped = {incarnation: views_of(records) for incarnation, records in living.items()}
-    for one in absent_at_the_end(stopped, asked_to_leave):
+    last = last_view(stopped.values())
+    for one in absent_at_the_end(stopped, last, asked_to_leave) if last else ():
         kind = Property.STATE_TRANSFER if one.lacks is Lack.STATE else Property.VIEW_AGREEMENT
         yield Owed(kind, one.incarnation, one.lacks)

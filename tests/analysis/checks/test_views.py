@@ -26,7 +26,7 @@ from tests.analysis.checks.test_linear import assert_agreement
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
 from tests.analysis.histories import Author, PlainHistory, check_linear, members_of
 
-D, E = Incarnation(3, 1), Incarnation(4, 1)
+D, E, B2 = Incarnation(3, 1), Incarnation(4, 1), Incarnation(1, 2)
 KINDS = (*VIEW_PROPERTIES, Property.TOTAL_ORDER)
 FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
 
@@ -278,6 +278,19 @@ BROKEN: dict[str, tuple[PlainHistory, tuple[Property, ...], str]] = {
         (TRANSFER,),
         "a joiner and those before it differ in a view: p1/a #2: p1/c (incarnation 2) does not deliver it in view 2; "
         "p1/a #2: p1/a delivers it at position 2 in view 2",
+    ),
+    "two joiners of one view differ, and nobody else goes on": (
+        HistoryBuilder(A, B2, C2)
+        .install(1, A)
+        .install(2, A, B2, C2)
+        .state(B2, 2)
+        .state(C2, 2)
+        .deliver((A, B2), "a1")
+        .install(3, B2, C2)
+        .note(A, Event.ENDED, EndReason.LEFT)
+        .stop(B2, C2),
+        (TRANSFER,),
+        "a joiner and those before it differ in a view: p1/a #1: p1/b (incarnation 2) delivers it at",
     ),
     "the excluded contradicts before what nobody else has": (
         contradicting().note(C, Event.ENDED).stop(A, B),

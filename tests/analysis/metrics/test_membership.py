@@ -269,6 +269,13 @@ def test_a_request_to_leave_excuses_no_later_incarnation(asked: Incarnation, is_
     assert membership_of(history, tmp_path, leavers={asked: 0})["absent"] == named
 
 
+def test_a_quorum_that_a_crashed_member_alone_has_put_into_a_view_is_absent(tmp_path: Path) -> None:
+    builder = HistoryBuilder().install(1, A, B, C)
+    builder.author.install(C, 2, [A, B, C])
+    named = [incarnation(one) | {"view": 2, "lacks": "view"} for one in (A, B)]
+    assert membership_of(builder.stop(A, B), tmp_path)["absent"] == named
+
+
 @pytest.mark.parametrize("excuse", ["not at rest", "minority", "no quorum"])
 def test_in_a_run_that_did_not_come_to_rest_or_lost_its_quorum_nobody_is_absent(excuse: str, tmp_path: Path) -> None:
     builder = returned(installs=False, lacks="views")
@@ -277,6 +284,6 @@ def test_in_a_run_that_did_not_come_to_rest_or_lost_its_quorum_nobody_is_absent(
     elif excuse == "minority":
         history = builder.note(A, Event.MINORITY, 1).stop(A, B, C2)
     else:
-        builder.author.install(B, 3, [A, B], ViewReason.MERGE)
+        builder.author.install(B, 3, [B, A], ViewReason.MERGE)
         history = builder.stop(A, C2)
     assert membership_of(history, tmp_path)["absent"] == []

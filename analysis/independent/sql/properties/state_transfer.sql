@@ -1,7 +1,7 @@
 -- State transfer: a joiner delivers nothing before it has the state. If it gets the state in n, it delivers nothing that a
 -- process that came to n from another view had delivered before n. If it goes on, it delivers the same messages in n as
--- those that came to n from another view, have the state all through n and go on to the same view. A founder that takes a
--- state is held to this like a joiner.
+-- those that came to n from another view, have the state all through n and go on to the same view, and as other joiners that
+-- get the state in n and go on to it. A founder that takes a state is held to this like a joiner.
 
 CREATE OR REPLACE TEMP VIEW checked AS
 SELECT DISTINCT run, process FROM installation;
@@ -16,13 +16,20 @@ elder AS (
     SELECT DISTINCT joiner.process AS joiner, joiner.view, transition.process
     FROM joiner JOIN transition ON transition.run = joiner.run AND new_view = joiner.view AND transition.process <> joiner.process
 ),
--- Those that have the state all through the joiner's first view and go on with it.
+-- Those that have the state all through the view of the joiner or get it there, too, and go on with it.
 companion AS (
     SELECT elder.*
     FROM elder JOIN stateful ON stateful.process = elder.process AND from_view <= view
     JOIN transition AS of_joiner ON of_joiner.process = elder.joiner AND of_joiner.old_view = view
     JOIN transition AS of_elder ON of_elder.process = elder.process
         AND (of_elder.old_view, of_elder.new_view) = (of_joiner.old_view, of_joiner.new_view)
+    UNION
+    SELECT joiner.process, joiner.view, other.process
+    FROM joiner JOIN joiner AS other USING (run, view)
+    JOIN transition AS of_joiner ON of_joiner.process = joiner.process AND of_joiner.old_view = view
+    JOIN transition AS of_other ON of_other.process = other.process
+        AND (of_other.old_view, of_other.new_view) = (of_joiner.old_view, of_joiner.new_view)
+    WHERE other.process <> joiner.process
 )
 SELECT joiner.run, at_ns, process, message, 'delivered before it has the state by' AS what
 FROM joiner JOIN in_view USING (process)
