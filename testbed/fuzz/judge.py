@@ -11,14 +11,14 @@ failure. A property is unjudged only without deliveries, with a lost quorum, or 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TypeAlias
 
 from analysis.checks import oracle
-from analysis.checks.calls import Calls, read_calls
+from analysis.checks.calls import Calls, Id, read_calls
 from analysis.checks.linear import check_incarnations
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import (
@@ -41,11 +41,12 @@ from node.core import Core, Membership
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event, GroupReport, Level, MutexReport, Notice, ViewReason
+from node.trace import CallReport, EndReason, Event, GroupReport, Level, MutexReport, Notice, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
 from testbed.fuzz.joiners import owed_calls, owed_in_last_view
+from testbed.fuzz.losses import Losses
 from testbed.fuzz.scenario import DRAIN_NS, Crash, Scenario, experiment_of, names_of
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
@@ -136,12 +137,17 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         unjudged.add(WITHOUT_A_QUORUM)
     else:
         progress = (*_restless(simulation), *_loud(scenario, simulation), *_owed(scenario, simulation))
+    blamed = (*_excluded_without_fault(scenario, simulation), *_calls(scenario, simulation))
+    if any(one.kind in _MAY_BE_CHANCE for one in blamed):
+        losses = Losses()
+        again = _Cores(builder_of(scenario, build))
+        simulate(experiment, group=GROUP, build=again.make, tap=losses, encodes=False, linger_ns=LINGER_NS)
+        blamed = (*_excluded_without_fault(scenario, simulation, losses), *_calls(scenario, simulation, losses))
     failures = (
         *progress,
-        *_excluded_without_fault(scenario, simulation),
+        *blamed,
         *_left(scenario, simulation),
         *_without_a_quorum(scenario, simulation),
-        *_calls(scenario, simulation),
         *unknown_safety(findings),
         *_unreported(scenario, simulation, findings),
         *cores.buffered(simulation),
@@ -358,12 +364,18 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
             yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")
 
 
-def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+_MAY_BE_CHANCE = frozenset(("expelled", "given up"))
+"""Kinds of failures that lost frames may explain."""
+
+
+def _excluded_without_fault(
+    scenario: Scenario, simulation: Simulation, losses: Losses | None = None
+) -> Iterator[Failure]:
     """Members that were excluded although no view leaves them out, or although no fault that had begun, and had not
     ended long before (analysis.unexplained), justified it. It is allowed if no other member of
     their view was free of such faults: in a view of two, a member that receives nothing excludes the other one. It is
     also allowed to the lower-ranked member of a bad pair whose other member has such a fault: nobody can tell which of
-    them it is.
+    them it is. `losses`, after all faults of a member, may have silenced it.
     """
     excluded = list(filter(is_excluded, simulation.incarnations))
     timelines = membership.timelines(_records_of(simulation)) if excluded else []
@@ -380,7 +392,15 @@ def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Itera
         witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
         if incarnation.member in fallen or not witnesses:
             continue
-        if not _leaves_a_bad_pair(incarnation, simulation, fallen):
+        own = (one for one in scenario.faults if incarnation.member in one.members and one.at_ns <= at_ns)
+        is_silenced = losses is not None and losses.has_silenced(
+            incarnation.member,
+            least_ns=protocol.suspect_after_ns // 2,
+            after_ns=START_NS + max((one.end_ns for one in own), default=0),
+            since_ns=START_NS + since_ns,
+            until_ns=START_NS + at_ns,
+        )
+        if not is_silenced and not _leaves_a_bad_pair(incarnation, simulation, fallen):
             yield Failure(
                 kind="expelled", sentence=f"member {incarnation.member} was given up although it was never away long"
             )
@@ -443,21 +463,45 @@ def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Fa
         yield Failure(kind="quorum", sentence=f"member {name.member} delivered {count} messages in a minority")
 
 
-def _calls(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+def _calls(scenario: Scenario, simulation: Simulation, losses: Losses | None = None) -> Iterator[Failure]:
     if Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
         return
     records = _records_of(simulation)
     calls = read_calls(records)
     if not victims_of(scenario):
-        yield from _given_up(calls)
+        excused = _excused(records, calls, losses) if losses is not None else ()
+        yield from _given_up(calls, excused)
     yield from _not_as_asked(records, calls)
 
 
-def _given_up(calls: Calls) -> Iterator[Failure]:
+def _excused(records: Incarnations, calls: Calls, losses: Losses) -> set[Id]:
+    """Calls that were given up after a member had got none of several frames of another."""
+    ends_ns = {name: max(_outcomes_ns(name, records), default=0) for name in calls.given_up}
+    return {
+        name
+        for name, end_ns in ends_ns.items()
+        if name in calls.by_message and losses.has_parted(since_ns=calls.by_message[name].at_ns, until_ns=end_ns)
+    }
+
+
+def _outcomes_ns(name: Id, records: Incarnations) -> Iterator[int]:
+    """Times of the reports that a call may not arrive."""
+    word = name[0] << 48 | name[1] << 32 | name[2]
+    for one, rows in records.items():
+        for row in rows:
+            is_of_caller = one == name[:2] and row[1] in _GIVEN_UP and row[8] == name[2]
+            if row[0] == Event.REPORT and (is_of_caller or (row[1] == CallReport.MISSED and row[8] == word)):
+                yield row[6]
+
+
+_GIVEN_UP = (CallReport.ABORTED, CallReport.UNREACHABLE, CallReport.REFUSED)
+
+
+def _given_up(calls: Calls, excused: Collection[Id] = ()) -> Iterator[Failure]:
     """A call between objects that was given up, or more calls that were refused than have objects, though no member was
     ever away long. Some calls are refused rightly: groups have no members at first.
     """
-    for name in sorted(calls.given_up)[:1]:
+    for name in sorted(calls.given_up.difference(excused))[:1]:
         sentence = f"call {name[2]} of member {name[0]} was given up although no member was ever away long"
         yield Failure(kind="given up", sentence=sentence)
     every = calls.by_message.values()
