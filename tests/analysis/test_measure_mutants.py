@@ -53,10 +53,8 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(realised._most_waiting, "or one.duplicate_ratio", "")),
     (test_realised, Edit(realised._most_waiting, "one.jitter_ns or one.reorder_ratio or", "")),
     (test_realised, Edit(realised._most_waiting, "any(part.rest.has_queue for part in parts)", "False")),
-    (
-        test_realised,
-        Edit(realised._most_waiting, "not _is_all(parts, passed, lambda samples: samples.arrive_ns)", "False"),
-    ),
+    (test_rates, Edit(realised._most_waiting, "or _has_others(passed, entered_ns, left_ns)", "")),
+    (test_rates, Edit(realised._has_others, "int(entered_ns.min())", "int(left_ns.min())")),
     (test_realised, Edit(realised._longest_ns, "max(longest_ns,", "min(longest_ns,")),
     (test_realised, Edit(realised._departures, "(passed.copies - 1)", "0")),
     (test_realised, Edit(realised._rate, "if asked.reorder_ratio:", "if False:")),
