@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from analysis.network import asked_delays
 from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, queue_ns
-from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
+from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
@@ -61,7 +61,6 @@ RATE_TOLERANCE = 0.05
 
 KEY_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + ENVELOPE_DTYPE.itemsize
 """A frame is recognised by these bytes at its beginning."""
-LEAST_TRACE_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + TRACE_HEADER_DTYPE.itemsize
 
 CLOCKS_NS = 1_000_000
 """Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
@@ -294,10 +293,7 @@ def measure(
                 interval.parts.append(part)
                 if healed is not None and healed.is_silent_after(part, queue_drops):
                     interval.still_cut = StillCut(network.node_name(peer), healed.lost)
-    # Trace frames pass the sender's queue, too, and are no samples.
-    largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
-    smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
-    sizes_bytes = (smallest_bytes, largest_bytes)
+    sizes_bytes = int(samples.length.min(initial=FRAME_BYTES)), int(samples.length.max(initial=1))
     corrupting = network.corrupting
     return [
         _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting) for interval in intervals

@@ -401,3 +401,22 @@ def test_frames_that_are_left_out_may_have_filled_a_queue(
     assert found.most_waiting is None
     assert found.losses is not None
     assert not [remark for remark in accuracy._full_queue(found.losses, found) if remark.verdict is FAIL]
+
+
+@pytest.mark.parametrize(
+    ("queue", "text"),
+    [
+        (10, "the queue dropped frames, and the longest delay is "),
+        (16, "the queue dropped frames, and the longest delay is "),
+        (20, ""),
+        (26, "p99 of the delay is "),
+        (40, "p99 of the delay is "),
+    ],
+)
+@pytest.mark.parametrize("size", [150, 1400])
+def test_a_queue_from_a_node_is_as_long_as_frames_of_their_size_make_it(size: int, queue: int, text: str) -> None:
+    asked = Impairment(rate_bps=10**6, queue_frames=20)
+    frames = Simulated({FROM_N1: replace(asked, queue_frames=queue)}, bursts(100, 2000, 15, size))
+    remark = accuracy.judge(frames.measured(FROM_N1, {FROM_N1: asked}))
+    assert remark.verdict is (FAIL if text else PASS)
+    assert text in remark.text
