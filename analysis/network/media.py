@@ -8,6 +8,7 @@ from a router enter at an unknown time, but are seen when they leave. `analysis.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from analysis.network.realised import (
     NO_STALLS,
     TO_NODE,
     Delays,
+    Floats,
     Ints,
     Mask,
     Rate,
@@ -121,8 +123,9 @@ def measured(
     knows_entries: bool = True,
 ) -> Medium:
     assert asked.rate_bps is not None
-    if dropped is not None and int((~found.is_seen).sum()) <= dropped + UNSEEN_PART * len(found.length):
-        # The queue dropped the frames that are not seen.
+    # The queue dropped the frames that are not seen, unless it may have dropped others: from a router, say.
+    own_drops = (dropped or 0) if knows_entries else 0
+    if dropped is not None and int((~found.is_seen).sum()) <= own_drops + UNSEEN_PART * len(found.length):
         found = found.select(found.is_seen)
     seen = np.flatnonzero(found.is_seen)
     leave_ns, ready_ns, length = found.leave_ns[seen], found.ready_ns[seen], found.length[seen]
@@ -207,7 +210,20 @@ def _passages(
     seen_ready_ns = _of_datagrams(seen.datagram, sent.datagram, ready_ns)
     own = np.flatnonzero(ready_ns != NEVER)
     own_left_ns = _of_datagrams(sent.datagram[own], seen.datagram, seen_left_ns)
-    assumed_ns = _between(sent.select(own), ready_ns[own], own_left_ns, partition.bus.rate_bps)
+    byte_ns = 8e9 / partition.bus.rate_bps
+    assumed_ns = _between(sent.select(own), ready_ns[own], own_left_ns, byte_ns)
+    is_unseen = own_left_ns == NEVER
+    is_foreign = seen_ready_ns == NEVER
+    late_ns = _past(
+        assumed_ns[is_unseen],
+        sent.length[own[is_unseen]] * byte_ns,
+        seen_left_ns[is_foreign],
+        seen.length[is_foreign] * byte_ns,
+    )
+    # No later than the next one of the nodes.
+    others_ns = np.append(np.sort(own_left_ns[~is_unseen]), FOREVER_NS)
+    next_ns = others_ns[np.searchsorted(others_ns, assumed_ns[is_unseen])]
+    assumed_ns[is_unseen] = np.minimum(late_ns, next_ns)
     unseen = own[own_left_ns == NEVER]
     leave_ns = np.concatenate((seen_left_ns, assumed_ns[own_left_ns == NEVER]))
     is_seen = np.arange(len(leave_ns)) < len(firsts)
@@ -293,11 +309,11 @@ def _of_datagrams(wanted: Ints, datagram: Ints, values: Ints) -> Ints:
     return np.where(datagram[place] == wanted, values[place], NEVER)
 
 
-def _between(sent: _Frames, ready_ns: Ints, left_ns: Ints, rate_bps: int) -> Ints:
+def _between(sent: _Frames, ready_ns: Ints, left_ns: Ints, byte_ns: float) -> Ints:
     """Times at which the frames that have none left: one after another behind those that were ready before, at the rate
     asked for, and before the next one that was seen to leave.
     """
-    bits_ns = sent.length * 8e9 / rate_bps
+    bits_ns = sent.length * byte_ns
     order = np.lexsort((sent.datagram, ready_ns))
     left, bits = left_ns[order], bits_ns[order]
     begin = np.where(left == NEVER, ready_ns[order], left - bits)
@@ -306,4 +322,22 @@ def _between(sent: _Frames, ready_ns: Ints, left_ns: Ints, rate_bps: int) -> Int
     after = np.minimum.accumulate(np.where(left == NEVER, FOREVER_NS, left)[::-1])[::-1]
     found = np.empty(len(order), np.int64)
     found[order] = np.where(left == NEVER, np.minimum(earliest, after), left)
+    return found
+
+
+def _past(assumed_ns: Ints, bits_ns: Floats, left_ns: Ints, taken_ns: Floats) -> Ints:
+    """Times at which frames left that are assumed to have left then, where others, which took the medium before
+    `left_ns` each for that time, leave room for them: half of their own time at least.
+    """
+    order = np.argsort(left_ns)
+    ends = left_ns[order].tolist()
+    begins = (left_ns - taken_ns)[order].tolist()
+    found = assumed_ns.copy()
+    for place in np.argsort(assumed_ns, kind="stable").tolist():
+        at_ns, own_ns = int(assumed_ns[place]), float(bits_ns[place])
+        turn = bisect_left(ends, at_ns - own_ns)
+        while turn < len(ends) and begins[turn] < at_ns - own_ns / 2:
+            at_ns = int(ends[turn] + own_ns)
+            turn += 1
+        found[place] = at_ns
     return found

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from analysis.network import asked_delays
 from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, chances_of_loss, queue_ns
-from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, TRACE_HEADER_DTYPE, UDP_DTYPE
+from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
 
@@ -62,7 +62,6 @@ RATE_TOLERANCE = 0.05
 
 KEY_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + ENVELOPE_DTYPE.itemsize
 """A frame is recognised by these bytes at its beginning."""
-LEAST_TRACE_BYTES = ETHERNET_DTYPE.itemsize + IPV4_DTYPE.itemsize + UDP_DTYPE.itemsize + TRACE_HEADER_DTYPE.itemsize
 
 CLOCKS_NS = 1_000_000
 """Most that CLOCK_REALTIME, of frames, and CLOCK_MONOTONIC, of faults, may run apart in a valid run."""
@@ -318,10 +317,7 @@ def measure(
                 interval.parts.append(part)
                 if healed is not None and healed.is_silent_after(part, queue_drops):
                     interval.still_cut = StillCut(network.node_name(peer), healed.lost)
-    # Trace frames pass the sender's queue, too, and are no samples.
-    largest_bytes = int(samples.length.max(initial=FRAME_BYTES if element[0] == FROM_NODE else 1))
-    smallest_bytes = int(samples.length.min(initial=LEAST_TRACE_BYTES if element[0] == FROM_NODE else FRAME_BYTES))
-    sizes_bytes = (smallest_bytes, largest_bytes)
+    sizes_bytes = int(samples.length.min(initial=FRAME_BYTES)), int(samples.length.max(initial=1))
     corrupting = network.corrupting
     return [
         _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting, network.node_name)
@@ -816,13 +812,14 @@ def _passed(parts: Sequence[_Part], element: Element, samples: Samples, interval
     )
 
 
-def _is_all(parts: Sequence[_Part], passed: Samples, column: Callable[[Samples], Ints]) -> bool:
-    """Whether these parts have all frames that passed between their first and their last one."""
-    own_ns = np.concatenate([np.empty(0, np.int64), *(column(part.samples) for part in parts)])
-    own_ns, every_ns = own_ns[own_ns != NEVER], column(passed)
-    if not len(own_ns):
-        return False
-    return int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) <= len(own_ns)
+def _is_all(parts: Sequence[_Part], passed: Samples) -> bool:
+    """Whether these parts have all frames that passed, of those sent between their first and their last one."""
+    own_ns = np.concatenate([np.empty(0, np.int64), *(part.samples.sent_ns for part in parts)])
+    return len(own_ns) > 0 and _count(passed.sent_ns, int(own_ns.min()), int(own_ns.max())) <= len(own_ns)
+
+
+def _count(times_ns: Ints, first_ns: int, last_ns: int) -> int:
+    return int(((times_ns >= first_ns) & (times_ns <= last_ns)).sum())
 
 
 def _among(parts: Sequence[_Part], passed: Samples, element: Element) -> int:
@@ -838,10 +835,15 @@ def _among(parts: Sequence[_Part], passed: Samples, element: Element) -> int:
 def _longest_ns(parts: Sequence[_Part], every: Sequence[_Part], passed: Samples) -> int:
     """Longest delay of these parts; if others passed as well, at most as long as the longest of all took."""
     longest_ns = int(_of_arrived(parts, _delays).max(initial=0))
-    if _is_all(every, passed, lambda samples: samples.sent_ns):
+    if _is_all(every, passed):
         return longest_ns
     has_arrived = passed.arrive_ns != NEVER
     return max(longest_ns, int((passed.arrive_ns - passed.sent_ns)[has_arrived].max(initial=0)))
+
+
+def _has_others(passed: Samples, entered_ns: Ints, left_ns: Ints) -> bool:
+    """Whether frames left while these did that were not among them, and may have been in the queue before."""
+    return len(left_ns) > 0 and _count(passed.arrive_ns, int(entered_ns.min()), int(left_ns.max())) > len(left_ns)
 
 
 def _most_waiting(parts: Sequence[_Part], passed: Samples) -> int | None:
@@ -851,10 +853,10 @@ def _most_waiting(parts: Sequence[_Part], passed: Samples) -> int | None:
         return None
     if any(part.rest.has_queue for part in parts):
         return None
-    if not _is_all(parts, passed, lambda samples: samples.arrive_ns):
-        return None
     entered_ns = np.sort(_of_arrived(parts, lambda part: part.samples.sent_ns + part.path.delay_ns))
     left_ns = np.sort(_of_arrived(parts, lambda part: part.samples.arrive_ns))
+    if not len(left_ns) or _has_others(passed, entered_ns, left_ns):
+        return None
     waiting = np.arange(1, len(entered_ns) + 1) - np.searchsorted(left_ns, entered_ns, "right")
     return int(waiting.max(initial=0))
 
@@ -884,9 +886,7 @@ def _rate(parts: Sequence[_Part], passed: Samples, element: Element, asked: Impa
     usable = [part for part in parts if len(part) and not part.rest.has_queue and (is_last or not part.rest.has_jitter)]
     if asked.rate_bps is None or not usable:
         return None
-    is_whole = is_last or (
-        all(part.rest.survival for part in usable) and _is_all(usable, passed, lambda samples: samples.sent_ns)
-    )
+    is_whole = is_last or (all(part.rest.survival for part in usable) and _is_all(usable, passed))
     left = _departures(usable, asked, passed if is_last else None)
     if asked.reorder_ratio:
         # A frame that has not waited may have skipped the queue, and so may one that entered at an unknown time.

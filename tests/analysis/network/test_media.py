@@ -156,6 +156,15 @@ def test_frames_that_the_queue_dropped_did_not_pass() -> None:
     assert uncounted.rate.least_bps < RATE_BPS < uncounted.rate.most_bps
 
 
+def test_the_queue_may_have_dropped_frames_of_a_router() -> None:
+    found = unknown_entry(unseen(passing(bursts(15)), 3, is_certain=False), 5)
+    hidden = int((~found.is_seen).sum())
+    medium = media.measured(ASKED, found, dropped=hidden, unjudged="", knows_entries=False)
+
+    assert medium.rate is not None
+    assert medium.rate.least_bps < RATE_BPS < medium.rate.most_bps
+
+
 def test_of_a_medium_with_collisions_it_is_told_only_whether_it_is_too_fast() -> None:
     text = "with collisions neither the rate that is reached nor the queue is judged"
     assert judged(passing(bursts(15), factor=0.5), unjudged="with collisions") == (PASS, text)
@@ -260,6 +269,30 @@ def test_multicasts_count_once_and_frames_to_other_partitions_count_unseen(tmp_p
     assert found.rate.middle_bps == pytest.approx(RATE_BPS, rel=0.01)
     assert found.rate.least_bps < RATE_BPS < found.rate.most_bps
     assert accuracy.judge_medium(found).verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(0.5, FAIL), (0.8, FAIL), (0.97, PASS), (1.0, PASS), (1.03, PASS), (1.25, FAIL), (2.0, FAIL)],
+)
+def test_unseen_frames_wait_behind_those_of_a_router(factor: float, verdict: Verdict, tmp_path: Path) -> None:
+    """Of 60 frames from the far node, then 30 to it that no port shows, and ten between the nodes."""
+    table, topology = Table(), load.loads(TWO.replace("20 frames", "1000 frames"))
+    ip = {node.index: node.ip for node in topology.nodes()}
+    bits_ns = int(BITS_NS / factor)
+    for turn in range(40):
+        at_ns = turn * 1000 * MS
+        left_ns = [at_ns + 50_000 + bits_ns * (place + 1) for place in range(100)]
+        for place in range(60):
+            table.frame(FAR, ip[N3], at_ns + place * 100_000, {N3: left_ns[place]})
+        for place in range(30):
+            table.frame(N1, ip[FAR], at_ns + (8 + place) * MS, {FAR: left_ns[60 + place] + 90_000})
+        for place in range(10):
+            table.frame(N2, ip[N3], at_ns + (38 + place) * MS, {N3: left_ns[90 + place]})
+    network = build(topology, {}, ())
+    found = media.measure(table.write(tmp_path), network, topology.partitions[0], first_ns=0, last_ns=10**12, dropped=0)
+    remark = accuracy.judge_medium(found)
+    assert remark.verdict is verdict, remark.text
 
 
 @pytest.mark.parametrize(

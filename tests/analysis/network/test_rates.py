@@ -12,7 +12,7 @@ import pytest
 from analysis.checks.properties import Verdict
 from analysis.network import accuracy
 from analysis.network.realised import DAMAGED, INTACT, NEVER, NOT_KNOWN, Realised, Samples, measure
-from analysis.requested_network import Element, build
+from analysis.requested_network import Element, RecordedFault, build
 from testbed.sim.engine import Engine
 from testbed.sim.network import Datagram, Network
 from topologies import load
@@ -46,11 +46,14 @@ class Tap:
 class Simulated:
     """Frames that passed ports with these impairments."""
 
-    def __init__(self, ports: Ports, sending: Iterable[Sending], *, seed: int = 1) -> None:
+    def __init__(
+        self, ports: Ports, sending: Iterable[Sending], *, seed: int = 1, later: tuple[int, Ports] = (0, {})
+    ) -> None:
+        """`later`: impairments from that time on."""
         self.tap, engine = Tap(), Engine(start_ns=0)
         self.network = Network(FIVE, engine, seed=seed, tap=self.tap)
-        for (direction, name), one in ports.items():
-            self.network.impair(FIVE.node(name), Direction(direction), one)
+        self.impair(ports)
+        engine.at(later[0], self.impair, later[1])
         for number, (at_ns, sender, to, size) in enumerate(sending):
             datagram = Datagram(
                 source=NODES[sender],
@@ -63,6 +66,10 @@ class Simulated:
             engine.at(int(at_ns), self.network.port(NODES[sender]).send, datagram)
         self.last_ns = 10**13
         engine.run(self.last_ns)
+
+    def impair(self, ports: Ports) -> None:
+        for (direction, name), one in ports.items():
+            self.network.impair(FIVE.node(name), Direction(direction), one)
 
     def samples(self, element: Element) -> Samples:
         direction, name = element
@@ -98,17 +105,16 @@ class Simulated:
             damage=damage.astype(np.int8),
         )
 
-    def measured(self, element: Element, asked: Ports) -> Realised:
+    def measured(self, element: Element, asked: Ports, *faults: RecordedFault) -> Realised:
+        """Of the last interval."""
         by_node: dict[str, dict[str, Impairment]] = defaultdict(dict)
         for (direction, name), one in asked.items():
             by_node[name][direction] = one
         counters = self.network.port_counters()
         drops = {(one["direction"], one["node"]): one["queue_dropped_frames"] for one in counters}
-        network = build(FIVE, by_node, ())
-        (found,) = measure(
-            network, element, self.samples(element), first_ns=-1, last_ns=self.last_ns, queue_drops=drops
-        )
-        return found
+        network = build(FIVE, by_node, faults)
+        options = {"first_ns": -1, "last_ns": self.last_ns, "queue_drops": drops}
+        return measure(network, element, self.samples(element), **options)[-1]  # type: ignore[arg-type]
 
 
 def rate_of(found: Realised) -> tuple[Verdict, str]:
@@ -359,3 +365,58 @@ def test_no_rate_of_a_network_as_asked_fails(seed: int) -> None:
     for element in ports:
         verdict, text = rate_of(found.measured(element, ports))
         assert verdict is not FAIL, (element, text)
+
+
+IN_BYTES = Impairment(rate_bps=10**6, queue_bytes=60_000)
+
+
+@pytest.mark.parametrize(
+    ("element", "first", "then", "until_ms"),
+    [
+        (FROM_N3, CLEAR, Impairment(delay_ns=MS), 2300),
+        (TO_N2, IN_BYTES, replace(IN_BYTES, queue_bytes=90_000), 1600),
+    ],
+    ids=[
+        "of a queue that was full before a change",
+        "of one in bytes that became longer",
+    ],
+)
+def test_frames_that_are_left_out_may_have_filled_a_queue(
+    element: Element, first: Impairment, then: Impairment, until_ms: int
+) -> None:
+    """Many frames come until then, few from 5 s on; the change is at 1 s."""
+    ports = {TO_N2: Impairment(rate_bps=10**6, queue_frames=100)} | {element: first}
+    sending = [(at_ms * MS, N3, N2, 600) for at_ms in (*range(until_ms), *range(5000, 15_000, 10))]
+    fault = RecordedFault(
+        id=1,
+        kind="impair",
+        targets=(element[1],),
+        direction=element[0],
+        asked={element[1]: then},
+        issued_ns=1000 * MS,
+        effective_ns=1000 * MS,
+        until_id=None,
+    )
+    found = Simulated(ports, sending, later=(1000 * MS, {element: then})).measured(TO_N2, ports, fault)
+    assert found.most_waiting is None
+    assert found.losses is not None
+    assert not [remark for remark in accuracy._full_queue(found.losses, found) if remark.verdict is FAIL]
+
+
+@pytest.mark.parametrize(
+    ("queue", "text"),
+    [
+        (10, "the queue dropped frames, and the longest delay is "),
+        (16, "the queue dropped frames, and the longest delay is "),
+        (20, ""),
+        (26, "p99 of the delay is "),
+        (40, "p99 of the delay is "),
+    ],
+)
+@pytest.mark.parametrize("size", [150, 1400])
+def test_a_queue_from_a_node_is_as_long_as_frames_of_their_size_make_it(size: int, queue: int, text: str) -> None:
+    asked = Impairment(rate_bps=10**6, queue_frames=20)
+    frames = Simulated({FROM_N1: replace(asked, queue_frames=queue)}, bursts(100, 2000, 15, size))
+    remark = accuracy.judge(frames.measured(FROM_N1, {FROM_N1: asked}))
+    assert remark.verdict is (FAIL if text else PASS)
+    assert text in remark.text
