@@ -36,6 +36,8 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._reordering, "LEAST_SKIPPED * asked", "0 * asked")),
     (test_realised, Edit(accuracy._reordering, "low > most and", "False and")),
     (test_realised, Edit(accuracy._reordering, "and not is_thinned", "")),
+    (test_realised, Edit(accuracy._reordering, "wilson(delays.skipped,", "wilson(delays.early,")),
+    (test_realised, Edit(accuracy._reordering, "wilson(delays.early,", "wilson(delays.skipped,")),
     (test_realised, Edit(accuracy._delay, "yield from early", "")),
     (test_realised, Edit(realised._excuses, "late_ns <= most_ns", "True")),
     (test_realised, Edit(realised._excuses, "+ WITNESS_NS", "")),

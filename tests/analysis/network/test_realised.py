@@ -216,8 +216,8 @@ def jittered(asked: Impairment, part: float = 1.0, more_ns: object = 60_000, cou
     return sent(count, delay_ns=delay_ns)
 
 
-def skipping(ratio: float, count: int = 2000) -> Samples:
-    return sent(count, delay_ns=np.where(RNG(13).random(count) < ratio, 60_000, 10_060_000))
+def skipping(ratio: float, count: int = 2000, first_ns: int = 60_000) -> Samples:
+    return sent(count, delay_ns=np.where(RNG(13).random(count) < ratio, first_ns, 10_060_000))
 
 
 def tailed(tail_ns: int) -> Samples:
@@ -305,6 +305,25 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
     "reordered as asked": (skipping(0.3), REORDERED, PASS, ""),
     "none reordered": (skipping(0.0), REORDERED, FAIL, "0 % of the frames skipped the delay, 30 % was asked"),
     "a quarter less reordered": (skipping(0.21), REORDERED, FAIL, "of the frames skipped the delay, 30 % was asked"),
+    "reordered frames that are little faster": (
+        skipping(0.3, first_ns=9_800_000),
+        REORDERED,
+        FAIL,
+        "0 % of the frames skipped the delay, 30 % was asked",
+    ),
+    "reordered frames that are 0.9 ms late": (skipping(0.3, first_ns=900_000), REORDERED, PASS, ""),
+    "reordered frames that are 1.1 ms late": (
+        skipping(0.3, first_ns=1_100_000),
+        REORDERED,
+        FAIL,
+        "0 % of the frames skipped the delay, 30 % was asked",
+    ),
+    "more frames that are faster, though they skip nothing": (
+        sent(2000, delay_ns=RNG(30).choice([60_000, 5 * MS, 10_060_000], 2000, p=[0.3, 0.1, 0.6])),
+        REORDERED,
+        FAIL,
+        "of the frames skipped the delay, 30 % was asked",
+    ),
     "a tenth less reordered, by late frames": (skipping(0.27), REORDERED, PASS, ""),
     "a quarter more reordered": (skipping(0.38), REORDERED, FAIL, "of the frames skipped the delay, 30 % was asked"),
     "more frames that skip a queue which drops others": (
