@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from analysis.checks.properties import Verdict, merge
 from analysis.network import asked_delays, media, pairing
 from analysis.network.realised import (
+    AT_ONCE_NS,
     EARLY_NS,
     ENOUGH_FRAMES,
     FROM_NODE,
@@ -456,21 +457,24 @@ def _jitter_ns(realised: Realised) -> int:
 
 
 def _reordering(realised: Realised) -> Iterator[Remark]:
-    """Frames that skip the delay line are those faster than it. Late ones are not seen to skip a short delay."""
+    """Frames that skip the delay line take none of its delay. Late ones are not seen to skip a short delay."""
     asked, delays, rests = realised.asked, realised.delays, realised.delay_rests
     if not asked.reorder_ratio or delays is None:
         return
-    is_told_apart = asked_delays.least_ns(asked) >= EARLY_NS + TAIL_ABOVE_NS
+    is_told_apart = asked_delays.least_ns(asked) >= EARLY_NS + AT_ONCE_NS
     if not is_told_apart or any(rest.has_jitter or rest.has_queue for rest in rests):
         yield Remark(Verdict.PASS, "reordering is not told apart from other differences of delay, so it is not judged")
         return
-    low, high = wilson(delays.skipped, delays.frames, deviations=asked_delays.DEVIATIONS)
+    low, _ = wilson(delays.early, delays.frames, deviations=asked_delays.DEVIATIONS)
+    _, high = wilson(delays.skipped, delays.frames, deviations=asked_delays.DEVIATIONS)
     # Each copy may skip the delay line, and is the first then.
     copies = max((math.prod(1 + one.duplicate_ratio for _, one in rest.elements) for rest in rests), default=1.0)
     most = asked.reorder_ratio * (1 + asked.duplicate_ratio) * copies
     is_thinned = asked.rate_bps is not None  # By a queue that drops none of the frames that skip it.
-    if (low > most and not is_thinned) or high < LEAST_SKIPPED * asked.reorder_ratio:
-        share, wanted = _percent(delays.skipped / delays.frames), _percent(asked.reorder_ratio)
+    is_too_many = low > most and not is_thinned
+    if is_too_many or high < LEAST_SKIPPED * asked.reorder_ratio:
+        skipped = delays.early if is_too_many else delays.skipped
+        share, wanted = _percent(skipped / delays.frames), _percent(asked.reorder_ratio)
         yield Remark(Verdict.FAIL, f"{share} of the frames skipped the delay, {wanted} was asked")
 
 

@@ -53,6 +53,8 @@ LATE_NS = 300_000
 """Lateness up to which a frame counts as on time."""
 EARLY_NS = 100_000
 """More than the difference of two time stamps of one clock on two processors."""
+AT_ONCE_NS = 1_000_000
+"""Most that a frame takes which does not wait in a delay line."""
 WITNESS_NS = 1_000_000
 """The witness sleeps so long between two looks (`testbed.run.stalls`): a stall may have begun that much before it was
 seen."""
@@ -104,8 +106,10 @@ class Delays(NamedTuple):
     p1_ns: float
     p10_ns: float
     p90_ns: float
-    skipped: int
+    early: int
     """Frames faster than any that passes the delay line."""
+    skipped: int
+    """Those of them that did not wait in it."""
 
 
 class Stalled(NamedTuple):
@@ -634,8 +638,9 @@ def delays_of(delay_ns: Ints, asked: Impairment) -> Delays | None:
     if not len(delay_ns):
         return None
     p1_ns, p10_ns, p50_ns, p90_ns, p99_ns = np.percentile(delay_ns, (1, 10, 50, 90, 99)).tolist()
-    skipped = int((delay_ns < asked_delays.least_ns(asked) - EARLY_NS).sum())
-    return Delays(len(delay_ns), p50_ns, p99_ns, float(delay_ns.std()), p1_ns, p10_ns, p90_ns, skipped)
+    is_early = delay_ns < asked_delays.least_ns(asked) - EARLY_NS
+    early, skipped = int(is_early.sum()), int((is_early & (delay_ns <= AT_ONCE_NS)).sum())
+    return Delays(len(delay_ns), p50_ns, p99_ns, float(delay_ns.std()), p1_ns, p10_ns, p90_ns, early, skipped)
 
 
 def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:

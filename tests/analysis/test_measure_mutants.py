@@ -14,10 +14,10 @@ import pytest
 
 from analysis import requested_network
 from analysis.metrics import estimate, skew
-from analysis.network import accuracy, media, realised
+from analysis.network import accuracy, conservation, media, realised
 from tests.analysis.edits import Edit
 from tests.analysis.metrics import test_estimate, test_skew
-from tests.analysis.network import test_media, test_rates, test_realised
+from tests.analysis.network import test_conservation, test_media, test_rates, test_realised
 
 EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy.judge, "if realised.leaked:", "if False:")),
@@ -36,6 +36,8 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._reordering, "LEAST_SKIPPED * asked", "0 * asked")),
     (test_realised, Edit(accuracy._reordering, "low > most and", "False and")),
     (test_realised, Edit(accuracy._reordering, "and not is_thinned", "")),
+    (test_realised, Edit(accuracy._reordering, "wilson(delays.skipped,", "wilson(delays.early,")),
+    (test_realised, Edit(accuracy._reordering, "wilson(delays.early,", "wilson(delays.skipped,")),
     (test_realised, Edit(accuracy._delay, "yield from early", "")),
     (test_realised, Edit(realised._excuses, "late_ns <= most_ns", "True")),
     (test_realised, Edit(realised._excuses, "+ WITNESS_NS", "")),
@@ -105,6 +107,28 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(accuracy._bursts, "bursts < ENOUGH_BURSTS", "bursts < 60")),
     (test_realised, Edit(accuracy._bursts, "losses.dropped != 0 and", "False and")),
     (test_realised, Edit(accuracy._bursts, "asked.corrupt_ratio or", "")),
+    (test_realised, Edit(accuracy._bursts, " + BURST_TOLERANCE * mean", "")),
+    (test_realised, Edit(accuracy._bursts, "if any(rest.has_queue for rest in realised.loss_rests):", "if False:")),
+    (test_realised, Edit(accuracy._hides_bursts, "or one.corrupt_ratio", "")),
+    (test_realised, Edit(accuracy._hides_bursts, "or one.duplicate_ratio", "")),
+    (test_realised, Edit(accuracy._independence, "* (1 + BURST_TOLERANCE)", "")),
+    (test_realised, Edit(accuracy._independence, "one.duplicate_ratio, one.corrupt_ratio", "0, 0")),
+    (test_realised, Edit(accuracy._corruption, "and not _has_queue(realised.loss_rests, asked)", "")),
+    (test_realised, Edit(accuracy._corruption, "* (1 - harm.hidden)", "")),
+    (test_realised, Edit(accuracy._corruption, "* max(0.0, 1 - doubled)", "")),
+    (test_realised, Edit(accuracy._duplicates, "min((rest.survival", "max((rest.survival")),
+    (test_realised, Edit(accuracy._reordering, "(1 + asked.duplicate_ratio) * copies", "1")),
+    (test_realised, Edit(accuracy._early, "is_thinned and level < 0.5", "False")),
+    (test_realised, Edit(realised._take_cut, "until_ns - CLOCKS_NS - span", "until_ns - span")),
+    (test_realised, Edit(realised._Healed.is_silent_after, "self.chance *=", "self.chance =")),
+    (test_realised, Edit(realised._Healed.is_silent_after, "self.lost += lost", "self.lost = lost")),
+    (test_conservation, Edit(conservation.balance, "not elsewhere and not any", "not any")),
+    (
+        test_conservation,
+        Edit(conservation.balance, "reached.get(flow.node_index, targets) & targets", "targets"),
+    ),
+    (test_conservation, Edit(conservation._of_copies, "None in made and", "")),
+    (test_conservation, Edit(conservation._of_copies, '["unexplained"] < 0', '["unexplained"] != 0')),
     (test_realised, Edit(accuracy._bursts, "losses.among > AMONG_RATIO * losses.frames", "False")),
     (test_realised, Edit(accuracy._bursts, "AMONG_RATIO * losses.frames", "0")),
     (test_realised, Edit(accuracy._bursts, "losses.unordered > UNORDERED_RATIO * losses.frames", "False")),
