@@ -1799,6 +1799,17 @@ def test_frames_may_pass_between_two_cuts() -> None:
     assert found.leaked == 0
 
 
+def test_a_cut_that_follows_another_one_is_judged_by_itself() -> None:
+    """The first cut ends at 598 ms, and stops all; the next begins 1 ms later and stops nothing."""
+    begin, end = cut_for(98)
+    again = replace(begin, id=2, until_id=None, issued_ns=end.issued_ns + MS, effective_ns=end.issued_ns + 2 * MS)
+    frames = sent(1000)
+    stopped = (frames.sent_ns >= 502 * MS) & (frames.sent_ns < end.issued_ns)
+    (found,) = to_n2(lose(frames, stopped), CLEAR, begin, end, again, last_ns=1100 * MS)
+
+    assert (found.leaked, found.cuts) == (399, 2)
+
+
 def test_a_cut_without_an_end_lasts_until_the_end_of_the_capture() -> None:
     (found,) = to_n2(sent(1000), CLEAR, CUT)
     assert accuracy.judge(found) == (FAIL, "499 frames passed a cut")
