@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from analysis.checks.properties import NO_MESSAGE_GIVEN
 from analysis.report.page import section, write_report
 from analysis.summary import analyze
 from node.trace import Event, GroupReport, Level, Notice
@@ -64,8 +65,9 @@ def test_a_section_inside_another_fails_with_both_in_the_witness(exclusive: tupl
     assert [place["position"] for place in entry["witness"]["places"]] == [5, 5]
     assert entry["witness"]["sentence"].startswith("entered while another was inside: p1/n3 #5")
     assert exclusive[1]["verdict"] == "fail"
-    for name in ("service", "grant_order"):
-        assert (properties[name]["verdict"], properties[name]["checked"]) == ("pass", 20)
+    assert (properties["service"]["verdict"], properties["service"]["checked"]) == ("pass", 20)
+    grants = properties["grant_order"]  # its requests are sent, but nobody reports that it was given one
+    assert (grants["verdict"], grants["checked"], grants["reason"]) == ("unknown", 20, NO_MESSAGE_GIVEN)
     assert "clock_monotone" not in properties
     unchecked = properties["indivisible"]
     assert (unchecked["verdict"], unchecked["promised"]) == ("unknown", True)
