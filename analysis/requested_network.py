@@ -99,7 +99,7 @@ class Path:
         """Part of the frames that no delay line loses; a frame whose duplicate passes is not lost."""
         part = 1.0
         for _, impairment in self.elements:
-            part *= 1.0 - chances_of_loss(impairment)[0] * (1.0 - impairment.duplicate_ratio)
+            part *= 1.0 - loss_of_copies(impairment)
         return part
 
     def lost(self) -> tuple[float, float]:
@@ -110,7 +110,7 @@ class Path:
         is_bursty = False
         for _, one in reversed(self.elements):
             first, second = chances_of_loss(one)
-            none = first * (1.0 - one.duplicate_ratio)
+            none = loss_of_copies(one)
             two = one.duplicate_ratio * (1.0 - first) * (1.0 - second)
             least_both, most_both = (0.0, greatest) if is_bursty else (least**2, greatest**2)
             least = none + (1.0 - none - two) * least + two * least_both
@@ -145,6 +145,11 @@ def chances_of_loss(asked: Impairment) -> tuple[float, float]:
     enter = min(1.0, loss * leave / (1 - loss))
     begin = enter * (1 + asked.duplicate_ratio * (1 - enter - leave))
     return begin / (begin + leave), enter
+
+
+def loss_of_copies(asked: Impairment) -> float:
+    """Part of the frames of which all copies are lost at the element itself."""
+    return chances_of_loss(asked)[0] * (1.0 - asked.duplicate_ratio)
 
 
 class Span(NamedTuple):

@@ -498,7 +498,7 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
 
 
 def _short(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is shown together with the manifest or with its phases, once each."""
+    """The sections that are shown together with the manifest or with its phases, with one or two entries each."""
     kept = ("verdict", "reasons", "messages", "load", "capture", "health")
     ordering = summary["ordering"] | {name: summary["ordering"][name][:2] for name in ("epochs", "series")}
     return {**{name: summary[name] for name in kept}, "links": summary["links"][:1], "ordering": ordering}

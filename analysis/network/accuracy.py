@@ -44,7 +44,7 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import LONGEST_JITTERS, Element, Network, chances_of_loss
+from analysis.requested_network import LONGEST_JITTERS, Element, Network, chances_of_loss, loss_of_copies
 from analysis.requested_network import Path as NetworkPath
 from analysis.schema import LINKS
 from analysis.tasks import OfSpark
@@ -496,13 +496,13 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
             checked = f"{harm.damaged} of {harm.checked} checked frames were damaged"
             yield Remark(Verdict.FAIL, f"{checked}, and no corruption was asked for")
         return
-    lost = _loss_asked(asked)
+    lost = loss_of_copies(asked)
     # An intact copy may arrive in place of one that is damaged.
-    doubled = asked.duplicate_ratio + max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    doubled = asked.duplicate_ratio + _copied_elsewhere(realised)
     fewest = _either(lost, fewest_damaged * (1 - harm.hidden) * max(0.0, 1 - doubled))
     most = _either(lost, most_damaged)
     is_too_high = harm.damaged > 0 and harm.low > most and not _has_queue(realised.loss_rests, asked)
-    # What queues dropped was neither damaged nor intact.
+    # Frames that queues dropped were neither damaged nor intact.
     is_too_high |= harm.damaged_low > most_damaged + STRANGE_RATIO * harm.strangers
     if is_too_high or harm.high < fewest:
         share, wanted = _percent(harm.ratio), _percent(asked.corrupt_ratio)
@@ -513,7 +513,7 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
-    least = _loss_asked(asked)
+    least = loss_of_copies(asked)
     most = _most_lost(realised)
     has_queue = _has_queue(realised.loss_rests, asked)
     is_too_high = losses.low > most
@@ -535,12 +535,12 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
 
 def _most_lost(realised: Realised) -> float:
     """Greatest part of the frames that is lost, other than by queues."""
-    return _either(_loss_asked(realised.asked), _corruption_asked(realised)[1])
+    return _either(loss_of_copies(realised.asked), _corruption_asked(realised)[1])
 
 
-def _loss_asked(asked: Impairment) -> float:
-    """Part of the frames that is lost at the element itself: of copies all must be lost."""
-    return chances_of_loss(asked)[0] * (1 - asked.duplicate_ratio)
+def _copied_elsewhere(realised: Realised) -> float:
+    """Greatest part of the frames that the rest of the path copies."""
+    return max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
 
 
 def _corruption_asked(realised: Realised) -> tuple[float, float]:
@@ -654,7 +654,7 @@ def _log_choose(of: int, chosen: int) -> float:
 
 def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     asked = realised.asked
-    elsewhere = max((rest.duplicate_ratio for rest in realised.loss_rests), default=0.0)
+    elsewhere = _copied_elsewhere(realised)
     if elsewhere:
         most = min(1.0, asked.duplicate_ratio + elsewhere)
         low, _ = wilson(

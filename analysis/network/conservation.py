@@ -142,8 +142,8 @@ def _entry(
 
 
 def _of_copies(entry: Mapping[str, Any], made: Sequence[int | None]) -> dict[str, Any]:
-    """What is null where more arrived than is explained, and copies are not counted: copies that are seen are those of
-    the protocol's frames alone, and any frame may be copied.
+    """The numbers that become null where more arrived than is explained, and copies are not counted: copies that are
+    seen are those of the protocol's frames alone, and any frame may be copied.
     """
     is_more = None in made and entry["unexplained"] is not None and entry["unexplained"] < 0
     return {"arrived": None, "unexplained": None} if is_more else {}

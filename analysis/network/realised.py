@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.network import asked_delays
-from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, chances_of_loss, queue_ns
+from analysis.requested_network import FRAME_BYTES, Element, Network, Path, Span, loss_of_copies, queue_ns
 from collector.records import ENVELOPE_DTYPE, ETHERNET_DTYPE, IPV4_DTYPE, UDP_DTYPE
 from topologies.jitter import SCALE, table
 from topologies.model import Direction, Impairment
@@ -772,7 +772,7 @@ class _Survival(NamedTuple):
 
 
 def _survival(parts: Sequence[_Part], asked: Impairment, frames: int) -> _Survival:
-    own = 1.0 - chances_of_loss(asked)[0] * (1.0 - asked.duplicate_ratio)
+    own = 1.0 - loss_of_copies(asked)
     if not own:
         rest = sum(len(part) * part.rest.survival for part in parts) / frames
         return _Survival(rest, rest)
@@ -834,7 +834,7 @@ def _among(parts: Sequence[_Part], passed: Samples, element: Element) -> int:
         own_ns, every_ns = np.concatenate([own_ns[:0], *(part.samples.sent_ns for part in parts)]), passed.sent_ns
     if not len(own_ns):
         return len(passed)
-    return max(0, int(((every_ns >= own_ns.min()) & (every_ns <= own_ns.max())).sum()) - len(own_ns))
+    return max(0, _count(every_ns, int(own_ns.min()), int(own_ns.max())) - len(own_ns))
 
 
 def _longest_ns(parts: Sequence[_Part], every: Sequence[_Part], passed: Samples) -> int:

@@ -1,6 +1,6 @@
-"""What a simulated network lost: chance alone may silence a member for longer than the others have patience, or take
-all frames of a call. A world is simulated again with this tap when an exclusion, or a call that was given up, has no
-other explanation.
+"""Frames that a simulated network lost: chance alone may silence a member for longer than the others have patience, or
+take all frames of a call. A world is simulated again with this tap when an exclusion, or a call that was given up, has
+no other explanation.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
     (test_realised, Edit(requested_network.chances_of_loss, "leave), enter", "leave), loss")),
     (test_realised, Edit(requested_network.Path.lost, "(0.0, greatest) if is_bursty else", "")),
     (test_realised, Edit(requested_network.Path.lost, "least**2, greatest**2", "least, greatest")),
-    (test_realised, Edit(requested_network.Path.lost, "* (1.0 - one.duplicate_ratio)", "")),
+    (test_realised, Edit(requested_network.loss_of_copies, "* (1.0 - asked.duplicate_ratio)", "")),
     (test_realised, Edit(accuracy._duplicates, "if low > most:", "if False:")),
     (test_realised, Edit(accuracy._duplicates, "asked.duplicate_ratio + elsewhere", "elsewhere")),
     (test_realised, Edit(accuracy._duplicates, "more > expected", "False")),

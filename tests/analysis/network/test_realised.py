@@ -1788,7 +1788,7 @@ def test_a_cut_lets_no_frame_pass_while_something_else_changes(leaks: bool, expe
 
 
 def test_frames_may_pass_between_two_cuts() -> None:
-    """The first cut ends at 600 ms, the next begins at 601 ms. What is sent before takes 100 ms to get there."""
+    """The first cut ends at 600 ms, the next begins at 601 ms. Frames take 100 ms to get there."""
     begin, end = cut_for(98)
     again = replace(begin, id=2, until_id=None, issued_ns=end.issued_ns + MS, effective_ns=end.issued_ns + 3 * MS)
     frames = sent(1000, delay_ns=100_100_000)

@@ -15,7 +15,9 @@ NODES = tuple(topology(3).nodes())
 
 
 def observed(*steps: str) -> Losses:
-    """What a tap has seen. `5 0>1`: at 5 member 0 sends a frame to 1; `6 0>1 arrives`, `6 0>1 damaged`: it arrives."""
+    """A tap that has seen these frames. `5 0>1`: at 5 member 0 sends a frame to 1; `6 0>1 arrives` and
+    `6 0>1 damaged`: it arrives.
+    """
     losses = Losses()
     for step in steps:
         at, pair, *end = step.split()
