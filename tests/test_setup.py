@@ -269,6 +269,16 @@ def test_no_test_goes_on_after_the_end_of_the_script(tmp_path: Path, loose: str,
     assert said.count("ended") == count
 
 
+def test_a_suite_that_waits_for_another_one_ends_without_it(tmp_path: Path) -> None:
+    halves = Halves(tmp_path, wired="exit 0", loose="exit 0")
+    (halves.bin / "flock").write_text('#!/bin/sh\n[ "$1" != --nonblock ] || exit 1\ntouch "$0.waits"\nexec sleep 60\n')
+    with subprocess.Popen(halves.command, env=halves.environment, stdout=subprocess.PIPE) as script:
+        wait_until((halves.bin / "flock.waits").exists, "it waits")
+        script.terminate()
+        script.communicate(timeout=30)
+    assert script.returncode == 143
+
+
 def test_no_address_in_what_sets_up() -> None:
     for path in [*(ROOT / "scripts").iterdir(), ROOT / "Makefile", ROOT / ".ci" / "run"]:
         assert "://" not in path.read_text(encoding="utf-8"), path
