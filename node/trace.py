@@ -231,6 +231,8 @@ class MutexReport(enum.IntEnum):
     """The fence of the grant delivered just before; `value`: the fence."""
     REVOKED = 0x63
     """The view has ended without `member`: `value` requests of it left the queue, held or not."""
+    HOLDS = 0x64
+    """We hold the resource from the start of the first view, without a request (`initially_granted`)."""
 
 
 class CallReport(enum.IntEnum):

@@ -230,8 +230,8 @@ def _is_the_message(sent: Happening, given: Happening) -> bool:
 
 
 def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | None]]:
-    """Each grant that counts, and the record that ends its section; None: none does. The first record of an incarnation
-    that was inside from then on stands for a grant.
+    """Each grant that counts, and the record that ends its section; None: none does. The record from which on an
+    incarnation was inside without a request stands for a grant.
     """
     for grant in sorted([*_own(incarnations, Event.DELIVER), *_inside_at_first(incarnations)]):
         following = list(_after(incarnations, grant))
@@ -247,9 +247,9 @@ def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | 
 def _inside_at_first(incarnations: Incarnations) -> Iterator[Happening]:
     for incarnation in incarnations:
         own = _of_incarnation(incarnations, incarnation)
-        left = next((h for h in own if h.is_report(Notice.LEFT)), None)
-        if left is not None and not any(h.event == Event.DELIVER and h.is_own and h.key < left.key for h in own):
-            yield own[0]
+        sign = next((h for h in own if h.is_report(Notice.LEFT) or h.is_report(MutexReport.HOLDS)), None)
+        if sign is not None and not any(h.event == Event.DELIVER and h.is_own and h.key < sign.key for h in own):
+            yield sign if sign.is_report(MutexReport.HOLDS) else own[0]
 
 
 def _exclusion(incarnations: Incarnations, incarnation: Incarnation) -> Happening | None:

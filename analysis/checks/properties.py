@@ -384,7 +384,7 @@ def _say(place: Place, names: Mapping[int, str]) -> str:
         members = ", ".join(_name(incarnation, names) for incarnation in place.members)
         return f"{_name(place.incarnation, names)} installs view {place.view} of {members}"
     if place.message is None and place.shows is None:
-        return f"{_name(place.incarnation, names)} is inside from its first record on"
+        return f"{_name(place.incarnation, names)} is inside without a request"
     if place.message is None:
         which = "" if place.position is None else f" at position {place.position}"
         return f"{_name(place.incarnation, names)} shows {place.shows}{which}"

@@ -32,7 +32,7 @@ NEVER_NS = 1 << 63
 SUBMIT, DELIVER, STOP, REPORT, ENDED, VIEW = (
     int(event) for event in (Event.SUBMIT, Event.DELIVER, Event.STOP, Event.REPORT, Event.ENDED, Event.VIEW)
 )
-LEFT, FENCE = int(Notice.LEFT), int(MutexReport.FENCE)
+LEFT, FENCE, HOLDS = int(Notice.LEFT), int(MutexReport.FENCE), int(MutexReport.HOLDS)
 SENT, GIVEN, TAKEN = int(GroupReport.SENT), int(GroupReport.GIVEN), int(GroupReport.TAKEN)
 EVENTS = (SUBMIT, DELIVER, STOP, REPORT, VIEW)
 """Events that these checks read, besides the first and the last record of an incarnation."""
@@ -45,7 +45,7 @@ class Section(NamedTuple):
     incarnation: Incarnation
     record: int
     message: MessageId | None
-    """None: it was inside from its first record on."""
+    """None: it was inside without a request."""
     position: int
     end_ns: int
     """NEVER_NS: not left at the orderly end of its incarnation."""
@@ -249,28 +249,28 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
 
 
 def _of_incarnation(incarnation: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:
-    inside: list[tuple[int, int, MessageId, int | None]] = []
-    position = 0
+    inside: list[Section] = []
+    grants = 0
     has_entered = is_stopped = False
     for number, record in enumerate(records, start=1):
         if record[0] == DELIVER and record[2] == incarnation.member and record[3] == incarnation.incarnation:
             following = records[number] if number < len(records) else record
             fence = following[8] if following[:2] == (REPORT, FENCE) else None
             has_entered = True
-            inside.append((record[6], number, MessageId(record[2], record[3], record[5]), fence))
-        elif record[0] == REPORT and record[1] == LEFT:
+            grants += 1
+            message = MessageId(record[2], record[3], record[5])
+            inside.append(Section(record[6], incarnation, number, message, grants, NEVER_NS, fence))
+        elif record[0] == REPORT and record[1] in (LEFT, HOLDS):
             if not has_entered:
-                yield Section(records[0][6], incarnation, 1, None, 0, record[6])
-            has_entered = True
-            for begin_ns, at, message, fence in inside:
-                position += 1
-                yield Section(begin_ns, incarnation, at, message, position, record[6], fence)
-            inside = []
+                has_entered = True
+                begin = number if record[1] == HOLDS else 1
+                inside.append(Section(records[begin - 1][6], incarnation, begin, None, 0, NEVER_NS))
+            if record[1] == LEFT:
+                yield from (section._replace(end_ns=record[6]) for section in inside)
+                inside = []
         is_stopped = is_stopped or record[0] == STOP
     end_ns = NEVER_NS if is_stopped else records[-1][6]
-    for begin_ns, at, message, fence in inside:
-        position += 1
-        yield Section(begin_ns, incarnation, at, message, position, end_ns, fence)
+    yield from (section._replace(end_ns=end_ns) for section in inside)
 
 
 def _requests(incarnations: Incarnations) -> dict[MessageId, int]:

@@ -27,7 +27,7 @@ from node.trace import Event, GroupReport, MutexReport, Notice, Stamp, decode_st
 from node.wire import Kind, Message
 
 FIRST_INCARNATION = 1
-JUDGED = frozenset((MutexReport.FENCE, Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE))
+JUDGED = frozenset((MutexReport.FENCE, MutexReport.HOLDS, Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE))
 """Codes of the reports that a property judges. Calls between objects, which have others, are not explored."""
 OF_MESSAGES = (GroupReport.SENT, GroupReport.GIVEN, GroupReport.TAKEN)
 """Codes of the reports of messages."""

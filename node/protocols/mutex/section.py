@@ -190,7 +190,11 @@ class SectionCore(OrderCore):
         return max(self._clock.value, self._floor)
 
     def on_start(self, now_ns: int) -> list[Effect]:
-        return [self._hold(self._holding, now_ns)] if self._holding is not None else []
+        if self._holding is None:
+            return []
+        is_without_request = self._holding.timestamp == FIRST_TIMESTAMP and self._view == 1
+        told = [Report(code=MutexReport.HOLDS, member=self._me)] if is_without_request else []
+        return [*told, self._hold(self._holding, now_ns)]
 
     def _on_held(self, now_ns: int, out: list[Effect]) -> None:
         if self._holding is None:

@@ -77,7 +77,7 @@ def judge(history: PlainHistory, kind: Property) -> Finding:
 
 MEMBERS = {"a": A, "b": B, "c": C, "C": C2}
 EVENTS = {"drops": Event.DROP, "refuses": Event.REFUSED, "ends": Event.ENDED, "joins": Event.STATE}
-REPORTED = {"stamps": Notice.TIMESTAMP, "shows": Notice.CLOCK, "takes": GroupReport.TAKEN}
+REPORTED = {"holds": MutexReport.HOLDS, "stamps": Notice.TIMESTAMP, "shows": Notice.CLOCK, "takes": GroupReport.TAKEN}
 ALONE = 1 << 32
 """In the name of a message for one member."""
 
@@ -121,7 +121,7 @@ def told(*steps: str, who: str = "ab", stop: str = "") -> PlainHistory:
                 author.leave(one)
             case "installs", number, members:
                 author.install(one, int(number), [MEMBERS[member] for member in members])
-            case (("stamps" | "shows" | "takes"), *values):
+            case (("holds" | "stamps" | "shows" | "takes"), *values):
                 author.report(one, REPORTED[verb], *map(int, values))
             case _:
                 author.note(one, EVENTS[verb])
@@ -173,7 +173,7 @@ FENCES = Property.FENCE_ORDER
 CONDITION, MONOTONE, STATE = Property.CLOCK_CONDITION, Property.CLOCK_MONOTONE, Property.STATE
 Case = tuple[PlainHistory, dict[Property, Judged]]
 
-FROM_ITS_BEGINNING, B_INSIDE = "p1/a is inside from its first record on", "p1/b #1: p1/b delivers it at position 1"
+WITHOUT_REQUEST, B_INSIDE = "p1/a is inside without a request", "p1/b #1: p1/b delivers it at position 1"
 BOTH_INSIDE = (
     "entered while another was inside: p1/a #1: p1/a delivers it at position 1; p1/b #1: p1/b delivers it at position 1"
 )
@@ -236,11 +236,34 @@ SECTIONS: dict[str, Case] = {
     "another member enters before the one that is inside from its beginning on leaves": (
         told("b enters", "a leaves", "b leaves"),
         {
-            EXCLUSION: Judged(2, 1, f"entered while another was inside: {FROM_ITS_BEGINNING}; {B_INSIDE}"),
+            EXCLUSION: Judged(2, 1, f"entered while another was inside: {WITHOUT_REQUEST}; {B_INSIDE}"),
         },
     ),
     "a member that left after a grant was not inside from its beginning on": (
         told("a enters", "a leaves", *GO_ON, "a leaves"),
+        {EXCLUSION: Judged(2)},
+    ),
+    "a member that holds the resource from its beginning on never leaves": (
+        told("a holds", *GO_ON),
+        {
+            EXCLUSION: Judged(2, 1, f"entered while another was inside: {WITHOUT_REQUEST}; {B_INSIDE}"),
+            SERVICE: Judged(0, 1, f"a section is never left: {WITHOUT_REQUEST}"),
+        },
+    ),
+    "the section of a member that holds the resource from its beginning on ends with its crash": (
+        told("a holds", "a drops", *GO_ON, stop="b"),
+        {EXCLUSION: Judged(2)},
+    ),
+    "a member that holds the resource from its beginning on, and leaves it, was inside once": (
+        told("a holds", "a leaves", *GO_ON),
+        {EXCLUSION: Judged(2)},
+    ),
+    "a member holds the resource only from its report on": (
+        told("b enters", "b leaves", "a holds", "a leaves"),
+        {EXCLUSION: Judged(2)},
+    ),
+    "a member that was granted the resource before does not hold it from its beginning on": (
+        told("a enters", "a leaves", *GO_ON, "a holds"),
         {EXCLUSION: Judged(2)},
     ),
     "a section that is never left excludes everybody and denies service": (

@@ -21,7 +21,7 @@ from node.protocols.mutex import HOLD, Kept, MaekawaCore, Phase, Request
 from node.protocols.mutex.maekawa import quorum_of
 from node.protocols.mutex.section import MEMORY, MOST_GRANTS
 from node.registry import PROTOCOLS
-from node.trace import Notice
+from node.trace import MutexReport, Notice
 from node.wire import Kind, Message
 from testbed.fuzz.explore import Exploration, OverIdealChannels, Scope, explore
 from tests.mutants.recorded import Recorded
@@ -225,7 +225,7 @@ def test_an_open_request_is_handed_back_and_the_memory_depends_on_the_cut_alone(
 
 def test_initially_the_lowest_member_is_inside_and_opens_the_view_when_it_leaves() -> None:
     one, other = (core(member, members=(0, 1), initially_granted=True, hold_ns=100) for member in (0, 1))
-    assert one.on_start(5) == [SetTimer(timer=HOLD, at_ns=105)]
+    assert one.on_start(5) == [Report(code=MutexReport.HOLDS, member=0), SetTimer(timer=HOLD, at_ns=105)]
     assert told(other.on_start(5)) == [(OUTSIDE, 0)]
     give(one, said(OUTSIDE, 1, 1))
     left, opening = one.on_timer(HOLD, 105)

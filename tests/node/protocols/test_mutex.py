@@ -188,7 +188,7 @@ def test_only_so_many_requests_wait() -> None:
 
 def test_initially_the_resource_is_granted_to_exactly_one_process() -> None:
     holder, other = (core(member, initially_granted=True, hold_ns=100) for member in (0, 1))
-    assert holder.on_start(5) == [SetTimer(timer=HOLD, at_ns=105)]
+    assert holder.on_start(5) == [Report(code=MutexReport.HOLDS, member=0), SetTimer(timer=HOLD, at_ns=105)]
     assert other.on_start(5) == []
     assert (holder.phase, other.buffered) == (Phase.HOLDING, 1)
     want(other)

@@ -117,7 +117,7 @@ def test_one_request_waits_and_the_next_may_be_made_inside() -> None:
 
 def test_initially_the_lowest_node_is_inside() -> None:
     holder, other = (core(member, initially_granted=True, hold_ns=100) for member in (0, 1))
-    assert holder.on_start(5) == [SetTimer(timer=HOLD, at_ns=105)]
+    assert holder.on_start(5) == [Report(code=MutexReport.HOLDS, member=0), SetTimer(timer=HOLD, at_ns=105)]
     assert other.on_start(5) == []
     assert replied(give(holder, request(1, 3))) == []
     left, answer = holder.on_timer(HOLD, 105)

@@ -25,7 +25,7 @@ SELECT
     CASE detail
         WHEN 232 THEN 'aborted' WHEN 233 THEN 'unreachable' WHEN 234 THEN 'missed' WHEN 235 THEN 'refused'
         WHEN 240 THEN 'addressed' WHEN 241 THEN 'left' WHEN 242 THEN 'clock' WHEN 243 THEN 'timestamp'
-        WHEN 253 THEN 'state' WHEN 255 THEN 'called' WHEN 98 THEN 'fence' ELSE 'other'
+        WHEN 253 THEN 'state' WHEN 255 THEN 'called' WHEN 98 THEN 'fence' WHEN 100 THEN 'holds' ELSE 'other'
     END AS code
 FROM record WHERE event = 'report';
 

@@ -18,7 +18,8 @@ JOIN change ON change.run = process.run AND change.view > last_view.view AND len
 GROUP BY process.process;
 
 -- Sections end with the next report LEFT of the process; without one with its crash, that is its last record.
--- A process that left before it was granted anything was inside from its first record on (`message` NULL).
+-- A process with a report HOLDS before its first grant is inside from then on; one with a report LEFT before it was
+-- inside from its first record on (`message` NULL).
 -- `end_ns` NULL: the process stopped in order and never left. `fence` NULL: none was reported by the record after.
 CREATE OR REPLACE TEMP TABLE every_section AS
 WITH own_delivery AS (
@@ -28,10 +29,14 @@ granted AS (
     FROM own_delivery
     UNION ALL
     SELECT record.process, record.record, NULL, record.at_ns
-    FROM record JOIN (SELECT process, min(record) AS record FROM record GROUP BY process) AS begun USING (process, record)
-    JOIN (SELECT process, min(record) AS record FROM report WHERE code = 'left' GROUP BY process) AS departure USING (process)
+    FROM record JOIN (
+        SELECT process, min(record) AS record, arg_min(code, record) AS code
+        FROM report WHERE code IN ('left', 'holds') GROUP BY process
+    ) AS sign USING (process)
+    JOIN (SELECT process, min(record) AS record FROM record GROUP BY process) AS begun USING (process)
     LEFT JOIN (SELECT process, min(record) AS record FROM own_delivery GROUP BY process) AS entry USING (process)
-    WHERE coalesce(entry.record > departure.record, true)
+    WHERE coalesce(entry.record > sign.record, true)
+      AND record.record = if(sign.code = 'holds', sign.record, begun.record)
 ),
 last_record AS (
     SELECT process, arg_max(at_ns, record) AS at_ns, bool_or(event = 'stop') AS is_stopped FROM record GROUP BY process
