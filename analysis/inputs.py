@@ -448,12 +448,13 @@ def idle_ns(inputs: RunInputs) -> dict[int, list[int]]:
 
 
 def loses_all(network: Network, at_ns: int) -> bool:
-    """Whether a fault has a port, or one direction of a link, lose every frame at this time."""
-    for changes in network.changes.values():
-        done = [change for change in changes if change.effective_ns <= at_ns]
-        if done and done[-1].state.loss_ratio >= 1:
-            return True
-    return False
+    """Whether the network, as asked, has a port or one direction of a link lose every frame at this time."""
+    in_force = dict(network.start)
+    for element, changes in network.changes.items():
+        for change in changes:
+            if change.effective_ns <= at_ns:
+                in_force[element] = change.state
+    return any(one.loss_ratio >= 1 for one in in_force.values())
 
 
 def open_cuts(faults: Sequence[RecordedFault], before_ns: int) -> list[RecordedFault]:

@@ -27,7 +27,7 @@ from node.host.application import Application
 from node.host.config import NodeConfig
 from node.host.endpoint import BATCH, RECEIVE_BUFFER_BYTES
 from node.host.host import TRANSMISSION_MASK, Host, TraceRow
-from node.trace import FIRST_RECORD, MAX_RECORDS, RECORD, TraceHeader, encode_trace_header
+from node.trace import FIRST_RECORD, MAX_RECORDS, RECORD, Event, TraceHeader, encode_trace_header
 from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Kind, Message, encode_envelope, encode_message, table_struct
 from testbed.sim.engine import Engine
 from testbed.sim.network import Datagram, Port, frame_bytes
@@ -93,6 +93,10 @@ class IncarnationRun:
     def name(self) -> Incarnation:
         """Its name in checks of records."""
         return Incarnation(self.member, self.incarnation)
+
+    @property
+    def has_records_after_its_end(self) -> bool:
+        return any(row[0] in (Event.STOP, Event.ENDED) for row in self.records[:-1])
 
 
 class Observer(Protocol):

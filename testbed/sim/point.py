@@ -123,13 +123,11 @@ def undrained(experiment: Experiment, simulation: Simulation) -> str:
     cuts = [fault for fault in experiment.faults if isinstance(fault, Cut | Heal)]
     if cuts and cuts[-1].in_force:
         return judgement.STILL_CUT
-    impairments = {
-        (fault.direction, target): impairment
-        for fault in experiment.faults
-        if isinstance(fault, Impair | ImpairLink)
-        for target, impairment in fault.settings
-    }
-    return judgement.STILL_LOSING if any(one.loss_ratio >= 1 for one in impairments.values()) else ""
+    in_force = dict(build(experiment.topology, {}, ()).start)
+    for fault in experiment.faults:
+        if isinstance(fault, Impair | ImpairLink):
+            in_force.update({(fault.direction.value, target): impairment for target, impairment in fault.settings})
+    return judgement.STILL_LOSING if any(one.loss_ratio >= 1 for one in in_force.values()) else ""
 
 
 def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
@@ -140,7 +138,7 @@ def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
     found = [
         f"{names[one.member]} (incarnation {one.incarnation}) has records after its end"
         for one in simulation.incarnations
-        if any(row[0] in (Event.STOP, Event.ENDED) for row in one.records[:-1])
+        if one.has_records_after_its_end
     ]
     return found + manifest.judge(
         cpu_busy_ratio=0.0,

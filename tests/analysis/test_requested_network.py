@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
+from analysis.inputs import loses_all
 from analysis.requested_network import BEGIN_NS, END_NS, MARGIN_NS, Network, RecordedFault, build, impairment_of
 from topologies import load
 from topologies.model import CLEAR, Distribution, Impairment
@@ -119,6 +121,27 @@ def test_a_node_that_joins_first_was_absent(kinds: tuple[str, ...], downs: list[
     joined = network(*(fault(number, kind, 100 * (number + 1), targets=(B,)) for number, kind in enumerate(kinds)))
 
     assert [s.path.is_receiver_down for s in joined.spans(A, B)] == downs
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "loses"),
+    [
+        (0.1, (), False),
+        (1.0, (), True),
+        (1.0, (0.1,), False),
+        (0.1, (1.0,), True),
+        (0.1, (1.0, 0.1), False),
+    ],
+)
+def test_a_port_that_is_asked_to_lose_every_frame_does_so_until_it_changes(
+    asked: float, changes: tuple[float, ...], loses: bool
+) -> None:
+    common: dict[str, Any] = {"targets": (B,), "direction": "to-node"}
+    states = [{B: Impairment(loss_ratio=ratio)} for ratio in changes]
+    faults = [fault(number, "impair", 100 * number, asked=state, **common) for number, state in enumerate(states, 1)]
+    changed = network(*faults, asked={B: {"to-node": Impairment(loss_ratio=asked)}})
+    assert loses_all(changed, 300) is loses
+    assert loses_all(changed, 0) is (asked == 1.0)
 
 
 def test_elements_make_copies_if_they_were_asked_to_at_any_time() -> None:

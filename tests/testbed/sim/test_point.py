@@ -114,6 +114,11 @@ def test_a_port_that_loses_every_frame_at_the_end_leaves_liveness_open(ratios: S
     assert undrained(replace(one, faults=faults), simulate(one, group=1)) == reason
 
 
+def test_a_topology_whose_port_loses_every_frame_leaves_liveness_open() -> None:
+    deaf = replace(small(), topology=topology(3, 2, bus=BUS, to_node=Impairment(loss_ratio=1.0)))
+    assert undrained(deaf, simulate(small(), group=1)) == STILL_LOSING
+
+
 def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
