@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from analysis.checks.properties import Incarnation
-from analysis.checks.views import Lack
+from analysis.checks.views import Lack, predicate
 from analysis.inputs import RunInputs
 from analysis.requested_network import END_NS, Element, Network, RecordedFault, separated
 from collector.records import ViewReason
@@ -309,13 +309,8 @@ def _of_views(views: Mapping[str, Any]) -> Iterator[str]:
         if one["delivered"]:
             yield f"{_name(one)} delivered {one['delivered']} messages in a minority of view {one['view']}"
     for one in views["absent"]:
-        lacks = {
-            Lack.VIEWS: "is in no view",
-            Lack.VIEW: f"did not install view {one['view']}, of which it is a member",
-            Lack.PLACE: f"is not in view {one['view']}, although it was not told that it had been excluded",
-            Lack.STATE: f"did not get the state in view {one['view']}",
-        }
-        yield f"{_name(one)} stopped as if it had nothing left to do, but {lacks[Lack(one['lacks'])]}"
+        lack = predicate(Lack(one["lacks"]), one["view"])
+        yield f"{_name(one)} stopped as if it had nothing left to do, but {lack}"
 
 
 def _name(one: Mapping[str, Any]) -> str:

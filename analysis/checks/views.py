@@ -153,6 +153,16 @@ class Absent(NamedTuple):
     lacks: Lack
 
 
+def predicate(lacks: Lack, view: int) -> str:
+    """What an absent member did, without the subject of the sentence."""
+    return {
+        Lack.VIEWS: "is in no view",
+        Lack.VIEW: f"did not install view {view}, of which it is a member",
+        Lack.STATE: f"did not get the state in view {view}",
+        Lack.PLACE: f"is not in view {view}, although it was not told that it had been excluded",
+    }[lacks]
+
+
 def last_view(of_all: Iterable[ViewRecords]) -> Installation | None:
     """The view of the greatest number, by its most complete records."""
     installed = (one for views in of_all for one in views.installations)

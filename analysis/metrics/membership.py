@@ -82,12 +82,12 @@ def section(
         ],
         "absent": [
             rows.incarnation(one.incarnation) | {"view": one.view, "lacks": one.lacks.value}
-            for one in _absent(incarnations, asked_to_leave)
+            for one in absent(incarnations, asked_to_leave)
         ],
     }
 
 
-def _absent(incarnations: Sequence[Timeline], asked_to_leave: Collection[Incarnation]) -> Iterator[Absent]:
+def absent(incarnations: Sequence[Timeline], asked_to_leave: Collection[Incarnation]) -> Iterator[Absent]:
     """Incarnations that stopped at rest and are not where they belong. None in a run that did not come to rest, nor in
     a group that has lost its quorum: no incarnation that stopped has the last view, and they are no quorum of it.
     """

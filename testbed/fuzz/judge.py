@@ -32,6 +32,7 @@ from analysis.checks.properties import (
     Verdict,
 )
 from analysis.checks.stages import breaches
+from analysis.checks.views import Lack, predicate
 from analysis.independent.compare import disagreements
 from analysis.independent.judge import History, judge_histories, table_of
 from analysis.inputs import Protocol
@@ -45,7 +46,7 @@ from node.trace import CallReport, EndReason, Event, GroupReport, Level, MutexRe
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
-from testbed.fuzz.joiners import owed_calls, owed_in_last_view
+from testbed.fuzz.joiners import owed_calls
 from testbed.fuzz.losses import Losses
 from testbed.fuzz.scenario import DRAIN_NS, Crash, Scenario, experiment_of, names_of
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
@@ -79,7 +80,8 @@ LINGER_NS = 60 * 10**9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `quorum`, `given up`, `asked`,
-    `untold`, `buffered`, `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
+    `untold`, `after the end`, `buffered`, `stages`, `opinions` or `exception`; failures are alike when kind and `where`
+    are.
     """
 
     kind: str
@@ -150,6 +152,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *_without_a_quorum(scenario, simulation),
         *unknown_safety(findings),
         *_unreported(scenario, simulation, findings),
+        *_after_the_end(simulation),
         *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
@@ -346,22 +349,25 @@ def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Views, states and calls that joiners lack (testbed.fuzz.joiners); the first of each promised property."""
-    calm = [
-        incarnation
-        for incarnation in simulation.incarnations
-        if incarnation.ending is Ending.DRAINED and not is_excluded(incarnation)
-    ]
-    calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
-    records = {incarnation.name: incarnation.records for incarnation in calm}
+    """The first call that an object of a joiner lacks; the first members that lack the last view, and the state."""
+    entry, names = PROTOCOLS[scenario.protocol], names_of(scenario)
+    if Property.CALL_AGREEMENT.value in entry.promises:
+        calm = [
+            one
+            for one in simulation.incarnations
+            if one.ending is Ending.DRAINED and not is_excluded(one) and one.records[-1][0] == Event.STOP
+        ]
+        for owed in islice(owed_calls({one.name: one.records for one in calm}), 1):
+            yield Failure(kind=Property.CALL_AGREEMENT.value, sentence=owed.sentence(names), where="joiner")
+    if not entry.has_views:
+        return
     reported: set[Property] = set()
-    missing = owed_calls(records)
-    if PROTOCOLS[scenario.protocol].has_views:
-        missing = owed_in_last_view(records, _asked_to_leave(scenario, simulation))
-    for one in missing:
-        if one.kind not in reported and one.kind.value in PROTOCOLS[scenario.protocol].promises:
-            reported.add(one.kind)
-            yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")
+    for one in membership.absent(membership.timelines(_records_of(simulation)), _asked_to_leave(scenario, simulation)):
+        kind = Property.STATE_TRANSFER if one.lacks is Lack.STATE else Property.VIEW_AGREEMENT
+        if kind not in reported and kind.value in entry.promises:
+            reported.add(kind)
+            sentence = f"member {one.incarnation.member} {predicate(one.lacks, one.view)}"
+            yield Failure(kind=kind.value, sentence=sentence, where="joiner")
 
 
 _MAY_BE_CHANCE = frozenset(("expelled", "given up"))
@@ -447,6 +453,12 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         last = incarnation.records[-1]
         if incarnation.name not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
+
+
+def _after_the_end(simulation: Simulation) -> Iterator[Failure]:
+    for incarnation in simulation.incarnations:
+        if incarnation.has_records_after_its_end:
+            yield Failure(kind="after the end", sentence=f"member {incarnation.member} has records after its end")
 
 
 def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
@@ -545,6 +557,8 @@ def _unreported(scenario: Scenario, simulation: Simulation, findings: Mapping[Pr
     wanted = [(kind.value, code) for kind, codes in _REPORTED.items() if kind in findings for code in codes]
     if scenario.parameters.get("trace_stages"):
         wanted.append(("stages", Notice.ACCEPTED))
+    if scenario.parameters.get("initially_granted"):
+        wanted.append((Property.MUTUAL_EXCLUSION.value, MutexReport.HOLDS))
     for what, code in wanted:
         if not any(_count(one, code) for one in members):
             yield Failure(kind="untold", sentence=f"{what}: no member makes a report {code.name}", where=what)

@@ -13,7 +13,7 @@ from analysis.checks import incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.checks.views import NO_VIEWS
-from analysis.metrics.membership import Timeline, asked_to_leave, section, struck_ns, timelines
+from analysis.metrics.membership import Timeline, absent, asked_to_leave, section, struck_ns, timelines
 from analysis.summary import _timeline
 from analysis.tasks import Here, Staging
 from collector.records import EndReason, Event, ViewReason
@@ -274,6 +274,11 @@ def test_a_quorum_that_a_crashed_member_alone_has_put_into_a_view_is_absent(tmp_
     builder.author.install(C, 2, [A, B, C])
     named = [incarnation(one) | {"view": 2, "lacks": "view"} for one in (A, B)]
     assert membership_of(builder.stop(A, B), tmp_path)["absent"] == named
+
+
+def test_in_correct_runs_nobody_is_absent() -> None:
+    for seed in range(40):
+        assert not list(absent(timelines(raw(histories.in_views(seed))), {})), seed
 
 
 @pytest.mark.parametrize("excuse", ["not at rest", "minority", "no quorum"])

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.checks.oracle import raw
-from analysis.checks.properties import Incarnation
 from node.effects import Deliver, Effect, Installed
 from node.group.core import GroupCore
 from node.reliable import ReliableParameters
-from node.trace import Event, ViewReason
+from node.trace import ViewReason
 from node.wire import Message
-from testbed.fuzz.joiners import owed_in_last_view
 from testbed.fuzz.judge import judge
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
-from tests.analysis import histories
-from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
 from tests.mutants.cores import over_group
 
 MILLISECOND = 1_000_000
@@ -70,57 +65,3 @@ def test_a_joiner_that_does_not_take_part_is_found(core: type[GroupCore], failur
     segment = Segment(members=(sends, sends, Member(submissions_ns=(0,))))
     scenario = Scenario(protocol="reliable", seed=1, segments=(segment,), faults=(down,))
     assert {(failure.kind, failure.where) for failure in judge(scenario, build=build).failures} == failures
-
-
-# Last view.
-
-
-def lacking(builder: HistoryBuilder, *ended: Incarnation) -> list[str]:
-    """Missing deliveries of the incarnations that ended in order."""
-    history = raw(builder.stop(*ended))
-    return [
-        one.sentence(NAMES)
-        for one in owed_in_last_view({incarnation: history[incarnation] for incarnation in ended}, ())
-    ]
-
-
-def founded() -> HistoryBuilder:
-    return HistoryBuilder().install(1, A, B, C)
-
-
-def joined() -> HistoryBuilder:
-    """A history in which c is back in view 2; a1 was delivered before."""
-    return HistoryBuilder(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").install(2, A, B, C2)
-
-
-def test_correct_runs_with_views_owe_nothing() -> None:
-    for seed in range(40):
-        history = raw(histories.in_views(seed))
-        ended = {incarnation: records for incarnation, records in history.items() if records[-1][0] == Event.STOP}
-        assert not list(owed_in_last_view(ended, ())), seed
-
-
-def test_a_joiner_needs_the_state() -> None:
-    assert lacking(joined(), A, B, C2) == ["p1/c (incarnation 2) lacks the state"]
-    assert lacking(joined().state(C2, 2), A, B, C2) == []
-
-
-def test_a_member_must_install_the_last_view() -> None:
-    builder = founded()
-    for incarnation in (A, B):
-        builder.author.install(incarnation, 2, [A, B, C])
-
-    assert lacking(builder, A, B, C) == ["p1/c (incarnation 1) lacks the last view, of which it is a member"]
-
-
-def test_who_comes_back_must_be_in_a_view() -> None:
-    builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).install(2, A, B)
-    assert lacking(builder, A, B, C2) == ["p1/c (incarnation 2) lacks any view"]
-
-
-def test_a_minority_owes_nothing() -> None:
-    builder = founded().note(C, Event.MINORITY, 1)
-    for incarnation in (A, B):
-        builder.author.install(incarnation, 2, [A, B, C])
-
-    assert lacking(builder, A, B, C) == []

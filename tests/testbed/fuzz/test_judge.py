@@ -27,6 +27,7 @@ from testbed.fuzz.judge import (
     GROUP,
     WITHOUT_A_QUORUM,
     Failure,
+    _after_the_end,
     _excluded_without_fault,
     _given_up,
     _left,
@@ -385,6 +386,23 @@ def test_a_request_to_leave_excuses_one_departure(later: str, is_asked_again: bo
     simulation = simulation_of(scenario, history, *faults)
     checks = (_owed, _left, _without_a_quorum)
     assert {failure.kind for check in checks for failure in check(scenario, simulation)} == kinds
+
+
+def test_a_quorum_that_a_crashed_member_alone_has_put_into_a_view_lacks_it() -> None:
+    builder = HistoryBuilder(A, B, C).install(1, A, B, C)
+    builder.author.install(C, 2, [A, B, C])
+    scenario = small("sequencer")
+    found = list(_owed(scenario, simulation_of(scenario, builder.stop(A, B))))
+    assert [(one.kind, one.sentence) for one in found] == [
+        ("view_agreement", "member 0 did not install view 2, of which it is a member")
+    ]
+
+
+@pytest.mark.parametrize("end", [Event.STOP, Event.ENDED])
+def test_an_incarnation_that_goes_on_after_its_end_is_found(end: Event) -> None:
+    history = HistoryBuilder(A, B, C).note(C, end).note(C, Event.DROP).stop(A, B)
+    found = list(_after_the_end(simulation_of(small(), history)))
+    assert [one.sentence for one in found] == ["member 2 has records after its end"]
 
 
 def leave(builder: HistoryBuilder) -> dict[str, Any]:
