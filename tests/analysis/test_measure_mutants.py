@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pytest
@@ -236,9 +236,13 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
 )
 
 
-def failing(module: ModuleType) -> Iterator[str]:
+_noticing: dict[str, int] = {}
+"""How often each test has noticed an edit. These are tried first, which takes half of the time."""
+
+
+def failing(module: ModuleType, first: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
     """Names of the failing tests of a module, of those that need no fixture, over all their parameters."""
-    for name, test in vars(module).items():
+    for name, test in sorted(vars(module).items(), key=lambda item: -first.get(item[0], 0)):
         if not name.startswith("test_") or not inspect.isfunction(test):
             continue
         marks = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
@@ -273,6 +277,8 @@ def test_an_edit_is_noticed(module: ModuleType, edit: Edit, monkeypatch: pytest.
     edit.apply(monkeypatch)
     estimate.t_quantile.cache_clear()
     try:
-        assert next(failing(module), None) is not None
+        noticed = next(failing(module, first=_noticing), None)
+        assert noticed is not None
+        _noticing[noticed] = _noticing.pop(noticed, 0) + 1
     finally:
         estimate.t_quantile.cache_clear()
