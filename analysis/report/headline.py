@@ -159,7 +159,8 @@ def _longest(label: str, rows: Sequence[Mapping[str, Any]], key: str) -> KeyNumb
     value_s, row = max(known, key=lambda entry: entry[0], default=(0.0, {}))
     if not value_s:
         return KeyNumber(label=label, value=words.MISSING, note="")
-    service = f", {words.clean(row.get('protocol'), 20)} {words.number(row.get('port')):.0f}" if row.get("port") else ""
+    port = words.number(row.get("port"))
+    service = f", {words.clean(row.get('protocol'), 20)} {port:.0f}" if port else ""
     return _noted(
         label,
         words.seconds(value_s, 2),

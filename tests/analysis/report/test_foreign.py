@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from analysis import formatting as words
 from analysis.report import headline
 from analysis.report import rows as report_rows
@@ -57,6 +59,14 @@ def test_deliveries_without_a_datagram_cost_no_bytes_that_could_be_told() -> Non
     silent["traffic"]["conversations"] = []
     stated = {entry.label: (entry.value, entry.note) for entry in headline.key_numbers(silent)}
     assert stated["Wire bytes per delivery"] == ("–", "")
+
+
+@pytest.mark.parametrize(("port", "service"), [(2379, ", tcp 2379"), (None, ""), ("2379", ""), (True, "")])
+def test_the_longest_silence_names_its_service_if_it_has_one(port: object, service: str) -> None:
+    silent = summary(submitted=0)
+    silent["traffic"]["sides"] = [{"fault": 1, "kind": "cut", "protocol": "tcp", "port": port, "silent_s": 3.1}]
+    stated = {entry.label: (entry.value, entry.note) for entry in headline.key_numbers(silent)}
+    assert stated["A side stood still"] == ("3.10 s", f"cut #1{service}")
 
 
 def test_loss_and_accuracy_say_why_they_are_not_measured() -> None:
