@@ -20,6 +20,14 @@ from tests.analysis.metrics import test_estimate, test_skew
 from tests.analysis.network import test_conservation, test_media, test_rates, test_realised
 
 EDITS: tuple[tuple[ModuleType, Edit], ...] = (
+    (test_realised, Edit(realised._longest_stall_ns, "interval.until_ns) & (", "interval.until_ns) | (")),
+    (test_realised, Edit(realised._next_lost, "1.0 - path.corrupt_ratio", "1.0 + path.corrupt_ratio")),
+    (test_realised, Edit(realised._next_lost, "if one.loss_ratio", "")),
+    (test_realised, Edit(realised._harm, "* len(damage)", "/ len(damage)")),
+    (test_realised, Edit(accuracy._corruption, "+ _copied_elsewhere(realised)", "- _copied_elsewhere(realised)")),
+    (test_realised, Edit(accuracy._reordering, "1 + one.duplicate_ratio", "1")),
+    (test_realised, Edit(accuracy._reordering, "rest.has_jitter or rest.has_queue", "rest.has_jitter")),
+    (test_rates, Edit(realised._passed, "(~samples.is_multicast | np", "(samples.is_multicast | np")),
     (test_realised, Edit(accuracy.judge, "if realised.leaked:", "if False:")),
     (test_realised, Edit(accuracy.judge, "frames < ENOUGH_FRAMES", "frames < 1")),
     (test_realised, Edit(accuracy.judge, "*_delay(realised),", "")),

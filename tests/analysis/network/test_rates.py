@@ -107,6 +107,9 @@ class Simulated:
 
     def measured(self, element: Element, asked: Ports, *faults: RecordedFault) -> Realised:
         """Of the last interval."""
+        return self.intervals(element, asked, *faults)[-1]
+
+    def intervals(self, element: Element, asked: Ports, *faults: RecordedFault) -> list[Realised]:
         by_node: dict[str, dict[str, Impairment]] = defaultdict(dict)
         for (direction, name), one in asked.items():
             by_node[name][direction] = one
@@ -114,7 +117,7 @@ class Simulated:
         drops = {(one["direction"], one["node"]): one["queue_dropped_frames"] for one in counters}
         network = build(FIVE, by_node, faults)
         options = {"first_ns": -1, "last_ns": self.last_ns, "queue_drops": drops}
-        return measure(network, element, self.samples(element), **options)[-1]  # type: ignore[arg-type]
+        return measure(network, element, self.samples(element), **options)  # type: ignore[arg-type]
 
 
 def rate_of(found: Realised) -> tuple[Verdict, str]:
@@ -222,6 +225,7 @@ UNICASTS = [
         (TO_N2, {TO_N2: replace(LONG, delay_ns=10 * MS, reorder_ratio=0.3)}, bursts(200, 400, 15)),
         (TO_N2, {TO_N2: replace(LONG, duplicate_ratio=0.3)}, bursts(200, 400, 15)),
         (FROM_N1, {FROM_N1: LONG}, bursts(200, 400, 15)),
+        (FROM_N1, {FROM_N1: LONG}, [(at_ns, sender, None, size) for at_ns, sender, _, size in bursts(200, 400, 15)]),
         (FROM_N1, {FROM_N1: LONG, TO_N2: Impairment(delay_ns=50 * MS)}, UNICASTS),
         (
             FROM_N1,
@@ -236,6 +240,7 @@ UNICASTS = [
         "frames that skip the queue",
         "copies",
         "from a node",
+        "from a node, to all",
         "from a node, to others with other delays",
         "from a node, with jitter before and copies behind",
     ],
@@ -367,6 +372,26 @@ def test_no_rate_of_a_network_as_asked_fails(seed: int) -> None:
         assert verdict is not FAIL, (element, text)
 
 
+def change(element: Element, then: Impairment, at_ns: int) -> RecordedFault:
+    direction, name = element
+    given = {"direction": direction, "asked": {name: then}, "until_id": None}
+    return RecordedFault(id=1, kind="impair", targets=(name,), issued_ns=at_ns, effective_ns=at_ns, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("element", [TO_N2, FROM_N1])
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (1.25, 1.0), (1.0, 1.25), (0.8, 0.8)])
+def test_a_rate_is_judged_by_the_frames_of_its_interval(element: Element, factors: tuple[float, float]) -> None:
+    first, then = (replace(LONG, rate_bps=rate_bps) for rate_bps in (10**7, 2 * 10**7))
+    frames = Simulated({element: first}, MANY, later=(15 * S, {element: then}))
+    asked = [
+        replace(one, rate_bps=int(one.rate_bps / factor))
+        for one, factor in zip((first, then), factors, strict=True)
+        if one.rate_bps is not None
+    ]
+    found = frames.intervals(element, {element: asked[0]}, change(element, asked[1], 15 * S))
+    assert [rate_of(one)[0] for one in found] == [FAIL if one != 1.0 else PASS for one in factors]
+
+
 IN_BYTES = Impairment(rate_bps=10**6, queue_bytes=60_000)
 
 
@@ -387,16 +412,7 @@ def test_frames_that_are_left_out_may_have_filled_a_queue(
     """Many frames come until then, few from 5 s on; the change is at 1 s."""
     ports = {TO_N2: Impairment(rate_bps=10**6, queue_frames=100)} | {element: first}
     sending = [(at_ms * MS, N3, N2, 600) for at_ms in (*range(until_ms), *range(5000, 15_000, 10))]
-    fault = RecordedFault(
-        id=1,
-        kind="impair",
-        targets=(element[1],),
-        direction=element[0],
-        asked={element[1]: then},
-        issued_ns=1000 * MS,
-        effective_ns=1000 * MS,
-        until_id=None,
-    )
+    fault = change(element, then, 1000 * MS)
     found = Simulated(ports, sending, later=(1000 * MS, {element: then})).measured(TO_N2, ports, fault)
     assert found.most_waiting is None
     assert found.losses is not None

@@ -202,6 +202,8 @@ LOSING = Impairment(loss_ratio=0.1)
 NARROW = Impairment(rate_bps=1_000_000, queue_frames=20)
 WIDE = Impairment(delay_ns=50 * MS, jitter_ns=20 * MS)
 REORDERED = Impairment(delay_ns=10 * MS, reorder_ratio=0.3)
+HALF_TWICE = Impairment(duplicate_ratio=0.5)
+NOT_TOLD = "reordering is not told apart from other differences of delay, so it is not judged"
 CUT = change("cut", 500 * MS, 0, pairs=(("p1/n1", "p1/n2"),))
 
 
@@ -343,7 +345,12 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         "the rate was never reached, so it was not tested",
     ),
     "a tenth less reordered, by late frames": (skipping(0.27), REORDERED, PASS, ""),
-    "a quarter more reordered": (skipping(0.38), REORDERED, FAIL, "of the frames skipped the delay, 30 % was asked"),
+    "a quarter more reordered": (
+        skipping(0.38),
+        REORDERED,
+        FAIL,
+        "37.6 % of the frames skipped the delay, 30 % was asked",
+    ),
     "more frames that skip a queue which drops others": (
         skipping(0.6),
         replace(REORDERED, rate_bps=10**9),
@@ -367,7 +374,7 @@ VERDICTS: dict[str, tuple[Samples, Impairment, Verdict, str]] = {
         sent(2000, delay_ns=np.where(RNG(13).random(2000) < 0.3, 60_000, RNG(2).integers(0, 20 * MS, 2000))),
         replace(REORDERED, jitter_ns=10 * MS),
         PASS,
-        "reordering is not told apart from other differences of delay, so it is not judged",
+        NOT_TOLD,
     ),
     "few arrivals, none of which skipped the delay": (
         few(13, delay_ns=10_060_000),
@@ -620,6 +627,36 @@ def test_damage_is_unasked_where_no_damaged_frame_can_come_from(
     """One frame of a hundred is damaged at a port that loses one of ten, as asked."""
     asked = others | {"p1/n2": {"to-node": Impairment(loss_ratio=0.1)}}
     assert accuracy.judge(at(N2, damaged(0.01, lost=0.1), asked, *faults)[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("frames", "asked", "sender", "expected"),
+    [
+        (replace(damaged(0.06), copies=1 + np.arange(10_000) % 2), CORRUPT, HALF_TWICE, (PASS, UNRECOGNISABLE)),
+        (replace(skipping(0.42), copies=1 + np.arange(2000) % 2), REORDERED, HALF_TWICE, (PASS, "")),
+        (skipping(0.0), REORDERED, replace(NARROW, queue_frames=1000), (PASS, NOT_TOLD)),
+    ],
+    ids=[
+        "intact copies in place of damaged frames",
+        "copies that skip the delay",
+        "frames that may have waited before",
+    ],
+)
+def test_a_port_of_a_sender_may_hide_what_another_does(
+    frames: Samples, asked: Impairment, sender: Impairment, expected: tuple[Verdict, str]
+) -> None:
+    (found,) = at(N2, frames, {"p1/n2": {"to-node": asked}, "p1/n1": {"from-node": sender}})
+    remarks = [*accuracy._corruption(losses_of(found), found), *accuracy._reordering(found)]
+    assert remarks == ([expected] if expected[1] else [])
+
+
+@pytest.mark.parametrize(("lost", "is_sampled"), [(0.0, False), (0.1, False), (0.1, True)])
+def test_the_part_of_the_frames_that_was_damaged_is_measured(lost: float, is_sampled: bool) -> None:
+    frames = damaged(0.2, lost=lost)
+    (found,) = to_n2(sampled(frames) if is_sampled else frames, CORRUPT)
+    harm = losses_of(found).harm
+    assert harm is not None
+    assert harm.damaged_ratio == pytest.approx(0.2, rel=0.2 if is_sampled else 0.001)
 
 
 def test_delay_is_measured_exactly() -> None:
@@ -1472,6 +1509,16 @@ def test_the_longest_wait_in_a_queue_that_dropped_frames_is_that_of_a_full_one(
     assert accuracy.judge(found) == expected
 
 
+@pytest.mark.parametrize(("at_ms", "expected"), [(900, PASS), (11_990, PASS), (12_010, FAIL), (30_000, FAIL)])
+def test_a_stall_fills_no_queue_of_another_time(at_ms: int, expected: Verdict) -> None:
+    """The queue is two frames short; something changes after 12 s."""
+    frames = overrun(1_000_000, 18)
+    changed = change("impair", 12_000 * MS, 0, targets=("p1/n2",), direction="to-node", asked={"p1/n2": NARROW})
+    drops = {N2: int((frames.copies == 0).sum())}
+    options = {"queue_drops": drops, "stalls": stalls_with_backlog([(at_ms * MS, (at_ms + 1) * MS)])}
+    assert accuracy.judge(to_n2(frames, SLIGHTLY, changed, **options)[0]).verdict is expected
+
+
 @pytest.mark.parametrize(("jitter_ms", "expected"), [(0, FAIL), (4, PASS)])
 def test_jitter_before_a_full_queue_may_have_made_its_wait_shorter(jitter_ms: int, expected: Verdict) -> None:
     """A frame in the queue had up to four times the jitter less delay than the others."""
@@ -1828,11 +1875,14 @@ SILENT = "the first {} frames from p1/n1 after the end of a cut did not arrive"
         (2000, Impairment(loss_ratio=1.0), 0, None),
         (650, Impairment(loss_ratio=0.7), 0, (FAIL, SILENT.format(30))),
         (640, Impairment(loss_ratio=0.7), 0, None),
-        (640, Impairment(corrupt_ratio=0.7), 0, None),
-        (650, replace(BURSTY, loss_burst_frames=8.0), 0, None),
+        (641, Impairment(corrupt_ratio=0.7), 0, None),
+        (670, Impairment(corrupt_ratio=0.7), 0, (FAIL, SILENT.format(50))),
+        (660, replace(BURSTY, loss_burst_frames=8.0), 0, None),
+        (650, Impairment(loss_burst_frames=8.0), 0, (FAIL, SILENT.format(30))),
         (720, replace(BURSTY, loss_burst_frames=8.0), 0, (FAIL, SILENT.format(100))),
         (642, Impairment(rate_bps=10**7, queue_frames=1), 1, None),
         (642, Impairment(rate_bps=10**7, queue_frames=1), 0, (FAIL, SILENT.format(20))),
+        (2000, Impairment(rate_bps=10**7, queue_frames=1), None, None),
     ],
     ids=[
         "none arrives for ever",
@@ -1841,20 +1891,24 @@ SILENT = "the first {} frames from p1/n1 after the end of a cut did not arrive"
         "all are lost as asked",
         "30 of a sender that loses seven of ten",
         "20 of a sender that loses seven of ten",
-        "20 of a port that damages seven of ten",
-        "30 of a port that loses bursts of eight",
+        "21 of a port that damages seven of ten",
+        "50 of a port that damages seven of ten",
+        "40 of a port that loses bursts of eight",
+        "30 of a port that loses nothing",
         "100 of a port that loses bursts of eight",
         "a queue dropped one of them",
         "the queue dropped none of them",
+        "nobody counted what the queue dropped",
     ],
 )
 def test_each_sender_is_heard_again_after_a_cut(
-    kept: int, asked: Impairment, drops: int, expected: tuple[Verdict, str] | None
+    kept: int, asked: Impairment, drops: int | None, expected: tuple[Verdict, str] | None
 ) -> None:
     """The cut ends at 600 ms, and frames are judged from 620 ms on; those before `kept` ms are lost."""
     frames = sent(2000)
     frames = together(lose(frames, (frames.sent_ns >= 502 * MS) & (frames.sent_ns < kept * MS)), sent(2000, peer=2))
-    (found,) = to_n2(frames, asked, *cut_for(98), queue_drops={N2: drops}, last_ns=2020 * MS)
+    counted = {} if drops is None else {N2: drops}
+    (found,) = to_n2(frames, asked, *cut_for(98), queue_drops=counted, last_ns=2020 * MS)
 
     remark = accuracy.judge(found)
     assert remark == expected if expected is not None else "after the end of a cut" not in remark.text
