@@ -86,6 +86,10 @@ class Circumstances:
         return max((track[0].effective_ns if track else END_NS for track in later), default=END_NS)
 
     @property
+    def _aftermath_ns(self) -> int:
+        return AFTERMATH * self.suspect_after_ns
+
+    @property
     def least_silence_ns(self) -> int:
         """Shortest silence that may explain a suspicion."""
         return max(1, self.suspect_after_ns // LEAST_PART)
@@ -93,7 +97,7 @@ class Circumstances:
     @property
     def may_fail_calls(self) -> bool:
         """Whether any silence of the run may explain that calls are given up: a machine is suspected, or votes late."""
-        elements, pairs = self.silences(fault for fault, _ in self._silencing)
+        elements, pairs = self.silences((fault for fault, _ in self._silencing), self.own_silences(0))
         longest_ns = max((*elements.values(), *pairs.values()), default=0)
         return longest_ns >= min(self.least_silence_ns, max(1, self.vote_ns // LEAST_PART))
 
@@ -104,17 +108,20 @@ class Circumstances:
     def named(self, incarnation: Incarnation) -> str:
         return f"{self.node_name(incarnation.member)} (incarnation {incarnation.incarnation})"
 
-    @property
-    def own_silences(self) -> frozenset[Element]:
-        """Elements that may cause silences without any fault."""
+    def own_silences(self, at_ns: int) -> frozenset[Element]:
+        """Elements that may cause silences without any fault, by then, unless a fault changed them long before."""
         buses = [partition for partition in self.network.topology.partitions if partition.bus is not None]
-        ports = [(Direction.TO_NODE.value, str(node.name)) for partition in buses for node in partition.nodes]
-        start = self.network.start.items()
-        return frozenset(ports).union(element for element, impairment in start if _makes_silences(impairment))
+        found = {(Direction.TO_NODE.value, str(node.name)) for partition in buses for node in partition.nodes}
+        for element, impairment in self.network.start.items():
+            changes = self.network.changes.get(element)
+            end_ns = changes[0].effective_ns if changes else END_NS
+            if _makes_silences(impairment) and at_ns <= end_ns + self._aftermath_ns:
+                found.add(element)
+        return frozenset(found)
 
-    def silences(self, faults: Iterable[RecordedFault]) -> Silences:
-        """Silences without any fault, and those by these faults. Several of one element or pair add up."""
-        elements = Counter(dict.fromkeys(self.own_silences, END_NS))
+    def silences(self, faults: Iterable[RecordedFault], own: Iterable[Element]) -> Silences:
+        """Silences by these faults, and of elements with silences of their own; those of one element or pair add up."""
+        elements = Counter(dict.fromkeys(own, END_NS))
         cuts: Counter[tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]] = Counter()
         impaired: dict[Element, set[int]] = {}  # when these faults were issued
         for fault in faults:
@@ -154,9 +161,8 @@ class Circumstances:
 
     def in_the_aftermath(self, at_ns: int) -> Iterator[RecordedFault]:
         """Faults that may silence a member, began by then and had not ended long before."""
-        aftermath_ns = AFTERMATH * self.suspect_after_ns
         for fault, end_ns in self._silencing:
-            if fault.issued_ns <= at_ns <= end_ns + aftermath_ns:
+            if fault.issued_ns <= at_ns <= end_ns + self._aftermath_ns:
                 yield fault
 
     def hear_each_other(self, silences: Silences) -> Callable[[str, str], bool]:
@@ -242,7 +248,9 @@ def _exclusions(
         for one in change["gone"]
     }
     known = {str(node.name) for node in circumstances.network.topology.nodes()}
-    found_by: dict[tuple[frozenset[int], frozenset[str]], set[str]] = {}  # many members may be excluded at once
+    found_by: dict[
+        tuple[frozenset[int], frozenset[Element], frozenset[str]], set[str]
+    ] = {}  # many members may be excluded at once
     for incarnation, at_ns in sorted(excluded.items()):
         name = circumstances.node_name(incarnation.member)
         change = changes.get((name, incarnation.incarnation))
@@ -254,10 +262,11 @@ def _exclusions(
         # With views it was excluded when the view changed; it may learn it later.
         changed_ns = at_ns if change is None else start_ns + round(change["first_ms"] * 1e6)
         faults = list(circumstances.in_the_aftermath(changed_ns))
-        key = frozenset(fault.id for fault in faults), frozenset(peers & known)
+        own = circumstances.own_silences(changed_ns)
+        key = frozenset(fault.id for fault in faults), own, frozenset(peers & known)
         if key not in found_by:
-            hear = circumstances.hear_each_other(circumstances.silences(faults))
-            found_by[key] = affected(key[1], hear)
+            hear = circumstances.hear_each_other(circumstances.silences(faults, own))
+            found_by[key] = affected(key[2], hear)
         found = found_by[key]
         is_of_a_pair = change is not None and change["reason"] == ViewReason.BAD_PAIR.name.lower()
         if name not in found and not (is_of_a_pair and found & kept):

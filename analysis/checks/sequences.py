@@ -213,7 +213,7 @@ def _in_order(chunks: list[Records]) -> Records:
 
 
 def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> IncarnationFacts:
-    span = int(records.record[-1] - records.record[0]) + 1
+    span = int(records.record[-1])  # The first record is number 1.
     numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
     end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.ENDED))[:1]
     stops = records.detail[end[records.event[end] == Event.STOP]]

@@ -115,6 +115,9 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
         if fault.kind == "cut"
     ]
     impaired = [
+        (0, f"{direction} {name}", 0, impairment.loss_ratio)
+        for (direction, name), impairment in inputs.network.start.items()
+    ] + [
         (0, f"{fault.direction} {target}", fault.effective_ns, impairment.loss_ratio)
         for fault in inputs.faults
         for target, impairment in fault.asked.items()

@@ -135,7 +135,7 @@ def is_fair(scenario: Scenario) -> bool:
 def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = None) -> frozenset[int]:
     """Members that the group may suspect: they crash, leave, or are silent, cut off, slow, deaf or badly impaired for
     long. If a clock is far wrong, all members: its owner may take any silence for too long. `since_ns`: without the
-    silences that end earlier. `until_ns`: without the faults that begin later.
+    faults that end earlier. `until_ns`: without the faults that begin later.
     """
     found: set[int] = set()
     for fault in scenario.faults:
@@ -144,7 +144,10 @@ def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = 
         if isinstance(fault, ClockShift):
             if abs(fault.step_ns) > STEP_NS:
                 return frozenset(range(len(scenario.members)))
-        elif isinstance(fault, Crash | Leave) or (fault.for_ns > SHORT_NS and fault.end_ns >= since_ns):
+            continue
+        is_final = isinstance(fault, Crash) and fault.is_final
+        is_long = isinstance(fault, Crash | Leave) or fault.for_ns > SHORT_NS
+        if is_final or (is_long and fault.end_ns >= since_ns):
             found |= fault.members
     return frozenset(found)
 

@@ -54,6 +54,11 @@ def healed(ago_ns: int) -> list[dict[str, Any]]:
     return [groups("2", "134") | {"issued_ns": SOON - 2 * ago_ns, "until_id": 1}, heal]
 
 
+def cleared(ago_ns: int) -> dict[str, Any]:
+    """The end of an impairment of the start, so long before the exclusion."""
+    return fault("impair", "p1--p2", at_ns=AT_NS - ago_ns, direction="there", asked={"p1--p2": {}})
+
+
 def lasting(began: dict[str, Any], *lasts_ns: int, ago_ns: int = 49 * SECOND) -> list[dict[str, Any]]:
     """Faults that begin so long before the exclusion, a second after each other, each with its length."""
     lines: list[dict[str, Any]] = []
@@ -257,6 +262,8 @@ def test_an_event_that_no_fault_explains_casts_doubt(
         (TWO_SITES, [impaired("p1--p2", "there")], True),
         (TWO_SITES, [impaired("p1--p2", "back")], True),
         (TWO_SITES.replace("[p1, p2]", "[p1, p2], loss: 20%"), [], True),
+        (TWO_SITES.replace("[p1, p2]", "[p1, p2], there: {loss: 20%}"), [cleared(49 * SECOND)], True),
+        (TWO_SITES.replace("[p1, p2]", "[p1, p2], there: {loss: 20%}"), [cleared(51 * SECOND)], False),
         (TWO_SITES.replace("nodes: 3", "nodes: 1"), [cut(links=["p1--p2"])], False),
         (TWO_SITES.replace("nodes: 2", "nodes: 2, bus: {rate: 10 Mbit/s}"), [], True),
         (TWO_SITES.replace("nodes: 3", "nodes: 3, bus: {rate: 10 Mbit/s}"), [], True),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -166,16 +167,27 @@ def test_a_cut_excuses_no_end_that_no_view_shows() -> None:
     assert "expelled" in {failure.kind for failure in judged.failures}
 
 
-@pytest.mark.parametrize(("at_ms", "is_excused"), [(7_190, True), (7_300, False)])
-def test_a_silence_excuses_no_exclusion_long_after_it(at_ms: int, is_excused: bool) -> None:
-    """c is silent for 1.2 s, and given up after a silence of 1.2 s."""
+@pytest.mark.parametrize(
+    ("fault", "at_ms", "is_excused"),
+    [
+        (Freeze, 7_190, True),
+        (Freeze, 7_300, False),
+        (Crash, 7_190, True),
+        (Crash, 7_300, False),
+        (partial(Crash, is_final=True), 7_300, True),
+    ],
+)
+def test_a_fault_excuses_no_exclusion_long_after_it(
+    fault: Callable[..., Freeze | Crash], at_ms: int, is_excused: bool
+) -> None:
+    """c is away for 1.2 s, and given up after a silence of 1.2 s."""
     builder = HistoryBuilder(A, B, C)
     builder.install(1, A, B, C)
     builder.author.now_ns = START_NS + at_ms * MILLISECOND
     history = builder.install(2, A, B).note(C, Event.ENDED).stop(A, B)
-    pause = Freeze(at_ns=0, for_ns=1200 * MILLISECOND, member=2)
+    away = fault(at_ns=0, for_ns=1200 * MILLISECOND, member=2)
     parameters: dict[str, Parameter] = {"reliable": {"suspect_after_ns": 1200 * MILLISECOND}}
-    scenario = replace(small("sequencer"), faults=(pause,), parameters=parameters)
+    scenario = replace(small("sequencer"), faults=(away,), parameters=parameters)
     found = [failure.kind for failure in _excluded_without_fault(scenario, simulation_of(scenario, history))]
     assert found == ([] if is_excused else ["expelled"])
 

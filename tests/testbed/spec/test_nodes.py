@@ -125,11 +125,19 @@ def test_each_overload_is_named() -> None:
     assert "500 ms behind" in reasons[2]
 
 
-@pytest.mark.parametrize(("busy", "lag_ns", "saturating"), [(0.5, LAG_MAX_NS, False), (1.0, 10**10, True)])
-def test_a_fit_machine_has_no_reasons_and_a_saturating_load_is_behind_on_purpose(
-    busy: float, lag_ns: int, saturating: bool
+@pytest.mark.parametrize(
+    ("busy", "lag_ns", "saturating", "count"),
+    [
+        (0.5, LAG_MAX_NS, False, 0),
+        (1.0, LAG_MAX_NS, True, 0),
+        (1.0, LAG_MAX_NS, False, 1),
+        (0.5, LAG_MAX_NS + 1, True, 1),
+    ],
+)
+def test_a_saturating_load_may_keep_the_processors_busy_but_no_other_sender_from_its_time(
+    busy: float, lag_ns: int, saturating: bool, count: int
 ) -> None:
-    assert judge(cpu_busy_ratio=busy, steal_ratio=0.0, lag_max_ns=lag_ns, saturating=saturating) == []
+    assert len(judge(cpu_busy_ratio=busy, steal_ratio=0.0, lag_max_ns=lag_ns, saturating=saturating)) == count
 
 
 def test_the_real_machine_can_be_read() -> None:
