@@ -835,7 +835,7 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
     steps: list[linear.Step] = [(*record[:5], record[8:]) for record in records if record[1] in linear._SPEAKING]
     end = next(((int(record[1]), record[2]) for record in records if record[1] in linear._ENDS), None)
     numbers = [record[0] for record in records]
-    is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
+    is_gapless = numbers == list(range(1, len(numbers) + 1)) and records[0][1] == Event.START
     is_gapless = is_gapless and all(
         is_possible(record.event, record.detail, record.message.number) for record in records
     )

@@ -98,6 +98,8 @@ CUT = {"id": 0, "kind": "cut", "issued_ns": 2, "effective_ns": 3, "parameters": 
 
 DEAF = CUT | {"kind": "impair", "parameters": {}, "direction": "to-node", "asked": {"p1/n1": {"loss_ratio": 1.0}}}
 
+LOSES_ALL = {"asked": {"p1/n1": {"to-node": {"loss_ratio": 1.0}}}}
+
 SECOND = {"node": "p1/n3", "incarnation": 2, "exit": -15}
 
 
@@ -109,6 +111,8 @@ SECOND = {"node": "p1/n3", "incarnation": 2, "exit": -15}
         ({}, [CUT | {"until_id": 1}, {"id": 1, "kind": "heal", "issued_ns": 4, "effective_ns": 5}], ""),
         ({}, [DEAF], "a port or link still lost every frame when the run drained"),
         ({}, [DEAF, DEAF | {"id": 1, "issued_ns": 4, "effective_ns": 5, "asked": {"p1/n1": {}}}], ""),
+        (LOSES_ALL, [], "a port or link still lost every frame when the run drained"),
+        (LOSES_ALL, [DEAF | {"asked": {"p1/n1": {}}}], ""),
         ({"nodes": [*NODES, SECOND]}, [], "p1/n3 (incarnation 2) left no trace records"),
         ({"nodes": [*NODES, SECOND | {"crashed": True}]}, [], ""),
         ({"nodes": [*NODES, SECOND], "members": ["p1/n1", "p1/n2"]}, [], ""),
