@@ -30,7 +30,8 @@ _NEVER_NS = 1 << 63
 
 
 class Breach(NamedTuple):
-    """A violation. `stage`: the stage that is reached too early; empty for a wrong order of acknowledgement."""
+    """A violation. `stage`: the stage that is reached too early; empty for a wrong order of acknowledgement; `view` for
+    a view that was not installed."""
 
     stage: str
     sentence: str
@@ -62,6 +63,11 @@ def breaches(incarnations: Incarnations, names: Mapping[int, str]) -> Iterator[B
         late = next(out_of_order(stages), None)
         if late is not None:
             yield Breach("", late.sentence(names))
+    for (member, _), records in incarnations.items():
+        reported = (record[8] >> 32 for record in records if record[0] == Event.REPORT and record[1] in _CODES)
+        strange = next(iter(set(reported) - {record[5] for record in records if record[0] == Event.VIEW}), None)
+        if strange is not None:
+            yield Breach("view", f"{names[member]} reports a stage in view {strange}, which it did not install")
 
 
 def by_view(incarnations: Incarnations) -> Iterator[dict[int, list[Stage]]]:

@@ -14,9 +14,11 @@ import enum
 import hashlib
 import struct
 import types
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
@@ -308,19 +310,26 @@ def _compound(value: Any, above: dict[int, int]) -> Any:
     if isinstance(value, _NAMED):
         return str(getattr(value, "__qualname__", value))
     if isinstance(value, list | tuple | deque):
-        return [_canonical(one, above) for one in value]
+        found = [_canonical(one, above) for one in value]
+        return found if type(value) is list else (type(value).__qualname__, found)
     if isinstance(value, set | frozenset):
         return ("set", _sorted(_canonical(one, above) for one in value))
     if isinstance(value, Mapping):
         return ("map", _sorted((_canonical(key, above), _canonical(one, above)) for key, one in value.items()))
     if isinstance(value, Random):
         return hash(value.getstate())
+    if isinstance(value, bytearray | array):
+        return repr(value)
     if id(value) in above:
         return ("above", above[id(value)])
+    if isinstance(value, partial) or not any(hasattr(value, name) for name in ("__dict__", "__slots__")):
+        raise TypeError(
+            f"the content of a {type(value).__qualname__} is not known: a core that holds it cannot be explored"
+        )
     above[id(value)] = len(above)
-    found = (type(value).__qualname__, [(name, _canonical(one, above)) for name, one in _attributes(value)])
+    attributes = [(name, _canonical(one, above)) for name, one in _attributes(value)]
     del above[id(value)]
-    return found
+    return type(value).__qualname__, attributes
 
 
 def _sorted(values: Iterable[Any]) -> list[Any]:

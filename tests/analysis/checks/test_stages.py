@@ -19,6 +19,14 @@ def incarnation(*stages: tuple[Notice, int, int, int]) -> list[Raw]:
     return rows
 
 
+def test_a_stage_is_of_a_view_that_its_member_installed() -> None:
+    views, report = incarnation(), incarnation((Notice.ACCEPTED, 0, 1, 10))[-1]
+    elsewhere = (*report[:8], 7 << 32 | 1, *report[9:])
+    assert found([*views, report], views) == []
+    (breach,) = found([*views, report, elsewhere], views)
+    assert breach == ("view", "a reports a stage in view 7, which it did not install")
+
+
 def found(*members: list[Raw]) -> list[Breach]:
     return list(breaches({Incarnation(rank, 1): records for rank, records in enumerate(members)}, NAMES))
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from array import array
+from copy import deepcopy
+from typing import NamedTuple
+
 import pytest
 
 from analysis.checks.properties import Property
@@ -152,6 +158,28 @@ def test_a_digest_sees_into_objects_that_hold_each_other() -> None:
     assert digest(one) == digest(other)
     other._last = 1
     assert digest(one) != digest(other)
+
+
+class Vote(NamedTuple):
+    number: int
+
+
+class Denial(NamedTuple):
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(bytearray(b"a"), bytearray(b"b")), (array("i", [1]), array("i", [2])), (Vote(1), Denial(1)), ([1], (1,))],
+)
+def test_a_digest_tells_kinds_and_contents_apart(one: object, other: object) -> None:
+    assert digest(one) == digest(deepcopy(one)) != digest(other)
+
+
+@pytest.mark.parametrize("hidden", [itertools.count(), functools.partial(print, 1), iter([1])])
+def test_what_has_a_hidden_content_cannot_be_explored(hidden: object) -> None:
+    with pytest.raises(TypeError, match="a core that holds it cannot be explored"):
+        digest(hidden)
 
 
 US = Membership(member=0, members=(0, 1))
