@@ -97,6 +97,10 @@ FOUND = {
         b'[{"experiment": "co-data", "id": "000-x", "paper": "000", "statement": "s", "value": 1, "formula": "f", '
         b'"accept": "a", "verdict": "pass", "world": "sim", "ours": ' + b"[" * 900 + b"]" * 900 + b"}]"
     ],
+    "results-shown": [
+        b'{"format": 1, "run": "small/1-20260101T120000Z", "verdict": "pass", "traffic": {"conversations": [{}], '
+        b'"other_frames": 1, "datagrams": 0, "sides": [{"kind": "cut", "port": "2379", "silent_s": 3.1}]}}'
+    ],
     "record-of-campaigns": [b"7", b"[7]", b'[{"protocol": "co"}]', b'[{"failing": 1}]', DEEP],
 }  # fmt: skip
 """Inputs that once took a reader longer than a second, or gave another result than its refusal."""
