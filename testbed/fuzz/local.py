@@ -320,6 +320,8 @@ def _compound(value: Any, above: dict[int, int]) -> Any:
         return hash(value.getstate())
     if isinstance(value, bytearray | array):
         return repr(value)
+    if isinstance(value, struct.Struct):
+        return ("struct", value.format)
     if id(value) in above:
         return ("above", above[id(value)])
     if isinstance(value, partial) or not any(hasattr(value, name) for name in ("__dict__", "__slots__")):
