@@ -59,8 +59,8 @@ Statements of the papers, and the numbers that come out here. Each row is a clai
 = it holds by construction, or nearly so: only its value is a result.
 `a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval. Below each value stand the
 commit and the date of its measurement, and over how many runs, with how many seeds, it was taken.
-A measurement that was taken with another statement, formula, accepted range or experiment (its network, load, protocol,
-faults, sweep and expectations) is stale: it tells nothing about the claim.
+A measurement that was taken with another statement, expected value, formula, accepted range or experiment (its network,
+load, protocol, faults, sweep and expectations) is stale: it tells nothing about the claim.
 
 The figures of the papers were not available as data: only numbers in their text can be compared. The tables "Beyond
 paper ..." and that of the group layer have statements that no paper makes.
@@ -68,7 +68,13 @@ paper ..." and that of the group layer have statements that no paper makes.
 HEADINGS = ("the paper says", "paper")
 OWN_HEADINGS = ("statement", "expected")
 NOT_RUN = "not run yet"
-MATTERS = {"asked": "experiment", "statement": "statement", "formula": "formula", "accept": "accepted range"}
+MATTERS = {
+    "asked": "experiment",
+    "statement": "statement",
+    "value": "expected value",
+    "formula": "formula",
+    "accept": "accepted range",
+}
 """Fields of a claim with which it must have been measured, and their names on the page."""
 PROSE = ("question", "claims", "world")
 """Keys of an experiment that do not change its runs in one world."""

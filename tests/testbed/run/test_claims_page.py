@@ -83,6 +83,7 @@ def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:
     ("changes", "this"),
     [
         ({"accept": "0.8 to 1"}, "this accepted range"),
+        ({"value": 1}, "this expected value"),
         ({"formula": "1", "statement": "T_co grows."}, "this statement and this formula"),
         ({"asked": "fedcba9876543210"}, "this experiment"),
         ({"asked": ""}, "this experiment"),
