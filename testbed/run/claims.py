@@ -220,23 +220,24 @@ class _Noted(dict[str, Any]):
 def _reservations(points: Sequence[Point], read: Sequence[set[str]], stated: Sequence[set[str]]) -> Iterator[str]:
     """Doubts about the runs, and what a run broke or does not tell: promises and expectations, unless the claim reads
     the verdict on the run; its network, unless the claim reads its measurements. `read`: what the claim reads of each
-    run; `stated`: what any claim of the experiment does. A property that is stated of a run is that claim's matter. A
-    run in memory has no frames to tell of.
+    run; `stated`: what any claim of the experiment does. That a run broke a property is the matter of a claim that
+    states it of this run; that it does not tell one is a doubt about all. A run in memory has no frames to tell of.
     """
     for point, own, known in zip(points, read, stated, strict=True):
         yield from point.doubts
         if "verdict" not in own:
             for name, one in (point.summary.get("properties") or {}).items():
-                if one["promised"] and name not in known and one["verdict"] != Verdict.PASS.value:
-                    how = "violates" if one["verdict"] == Verdict.FAIL.value else "does not tell"
-                    yield f"a run {how} {name}"
+                if one["promised"] and one["verdict"] == Verdict.UNKNOWN.value:
+                    yield f"a run does not tell {name}"
+                elif one["promised"] and one["verdict"] == Verdict.FAIL.value and name not in known:
+                    yield f"a run violates {name}"
             for one in point.summary.get("expect") or ():
                 about = _OF_A_PROPERTY.fullmatch(one["condition"])
-                if one["verdict"] == Verdict.PASS.value or (about and about[1] in known):
-                    continue
-                if one["verdict"] == Verdict.FAIL.value:
+                if one["verdict"] == Verdict.FAIL.value and not (about and about[1] in known):
                     yield f"a run does not meet {one['condition']}"
-                elif point.has_frames or parse(one["condition"]).names.isdisjoint(OF_FRAMES):
+                elif one["verdict"] == Verdict.UNKNOWN.value and (
+                    point.has_frames or parse(one["condition"]).names.isdisjoint(OF_FRAMES)
+                ):
                     yield f"a run does not tell whether {one['condition']}"
         accuracy = point.summary.get("accuracy") or {}
         if own.isdisjoint(("accuracy", "links")):

@@ -20,7 +20,7 @@ from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 BROKEN = {"promised": True, "verdict": "fail", "violations": 1}
-UNTOLD = {"promised": True, "verdict": "unknown"}
+UNTOLD = {"promised": True, "verdict": "unknown", "violations": 0}
 OTHER_NETWORK = "the network of a run was not as asked"
 KEPT = {"promised": True, "verdict": "pass", "violations": 0}
 
@@ -174,6 +174,14 @@ def test_a_broken_promise_of_a_run_is_the_matter_of_the_claim_that_reads_it(
 
 
 @pytest.mark.parametrize(
+    ("run", "untold"), [(0, "grant_order"), (0, "mutual_exclusion"), (1, "grant_order"), (2, "grant_order")]
+)
+def test_a_promise_that_a_run_does_not_tell_makes_every_claim_unknown(run: int, untold: str) -> None:
+    row = _of_mutex_central(run, {"properties": PROMISES | {untold: UNTOLD}})
+    assert (row.verdict, row.reason) == ("unknown", f"a run does not tell {untold}")
+
+
+@pytest.mark.parametrize(
     ("run", "condition", "verdict"),
     [
         (0, "properties.mutual_exclusion.verdict == 'pass'", "pass"),
@@ -205,7 +213,8 @@ def test_a_claim_about_latency_is_unknown_in_another_network_and_one_about_links
         ("sum(conservation.unexplained) == 0", "netns", False),
         ("calls.counted.wrong == 0", "sim", False),
         ("sum(conservation.unexplained) == 0", "sim", True),
-        ("properties.mutual_exclusion.verdict == 'pass'", "netns", True),
+        ("properties.mutual_exclusion.verdict == 'pass'", "netns", False),
+        ("properties.grant_order.violations == 0", "sim", False),
     ],
 )
 def test_so_is_one_that_is_unknown_unless_a_run_in_memory_has_no_such_numbers(
