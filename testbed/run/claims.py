@@ -270,11 +270,24 @@ def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
 
 
 def _digest(experiment: Experiment) -> str:
-    """Digest of what an experiment asks for, without its prose. The order of a sweep counts: claims number its runs."""
+    """Digest of what an experiment asks for, without its prose, but with the networks that its sweep names and with the
+    contents of the files that its programs are given. The order of a sweep counts: claims number its runs.
+    """
     assert isinstance(experiment.document.value, dict)
     asked = {key: value for key, value in sorted(experiment.document.value.items()) if key not in PROSE}
-    asked["topology"] = dump.as_block(experiment.topology) | {"description": ""}
+    asked["topology"] = _network(experiment)
+    variants = [experiment]
+    if any(key == "topology" or key.startswith("program") for axis in experiment.sweep for key in axis.keys):
+        variants = spec.expand_sweep(replace(experiment, seeds=0), protocols=PROTOCOLS)
+        asked["topologies"] = [_network(one) for one in variants]
+    programs = [program for one in variants for program in one.programs.values()]
+    if copied := dict.fromkeys(given for one in programs for given in one.files.values() if isinstance(given, Path)):
+        asked["files"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in copied]
     return hashlib.sha256(json.dumps(asked, default=str).encode()).hexdigest()[:16]
+
+
+def _network(experiment: Experiment) -> dict[str, Any]:
+    return dump.as_block(experiment.topology) | {"description": ""}
 
 
 # Page.

@@ -112,6 +112,36 @@ def test_an_experiment_with_another_network_or_load_is_another_one_but_its_prose
     assert len({same, asked("delay: 20 ms", "delay: 200 ms"), asked("rate: 200 /s", "rate: 2 /s")}) == 3
 
 
+NETWORK = "name: {}\npartitions: {{p1: {{nodes: 3}}}}\nimpairments: {{'*': {{to-node: {{delay: {}}}}}}}\n"
+PROGRAM = "program: {{command: ./serve.py, ready: {{port: 80}}, files: {{serve.py: {}}}}}\n"
+SENT = "protocol: {name: reliable}\nworkload: {kind: periodic, rate: 1 /s, size: 64 B}\n"
+
+
+@pytest.mark.parametrize(
+    "ran",
+    [
+        SENT + "sweep: {topology: [./near.yaml, ./far.yaml], seeds: 2}",
+        SENT + "sweep: {'topology, duration': [[./near.yaml, 1 s], [./far.yaml, 2 s]]}",
+        PROGRAM.format("{from: far.yaml}"),
+        PROGRAM.format("a text") + "sweep: {program.files: [{serve.py: {from: far.yaml}}]}",
+    ],
+)
+def test_so_is_one_with_another_file_that_its_sweep_or_its_program_names(ran: str, tmp_path: Path) -> None:
+    text = (
+        f"name: x\nquestion: q\ntopology: ./near.yaml\nduration: 1 s\n{ran}\n"
+        "claims: {id: c, paper: '000', statement: s, value: 1, ours: '1', accept: [0, 2]}\n"
+    )
+
+    def asked(delay: str) -> str:
+        (tmp_path / "far.yaml").write_text(NETWORK.format("far", delay))
+        experiment = spec.loads(text, protocols=PROTOCOLS, folder=tmp_path)
+        point = Point(variant={}, given={}, summary={}, world="sim")
+        return judged_row(experiment, experiment.claims[0], [point], {}).asked
+
+    (tmp_path / "near.yaml").write_text(NETWORK.format("near", "1 ms"))
+    assert asked("50 ms") == asked("50 ms") != asked("60 ms")
+
+
 def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> None:
     experiment = spec.load(spec.find("atop-window"), protocols=PROTOCOLS)
     order = next(claim for claim in experiment.claims if claim.id == "002-window-order")
