@@ -132,6 +132,7 @@ def run_claims(selection: Selection, console: Console, *, overrides: Overrides, 
     """
     for experiment in _experiments(selection):
         origin = {"commit": git_revision() or "", "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        origin["asked"] = _digest(experiment)  # before the runs: a file may change during them
         overridden = apply_overrides(experiment, overrides)
         in_memory = is_job and overridden.seeds > 0 and overridden.world is World.SIM
         if in_memory:
@@ -169,8 +170,8 @@ def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
 
 
 def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin: Mapping[str, str]) -> Row:
-    """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
-    a run say nothing about it.
+    """The row of a claim with its result. `origin`: commit and date of the runs, and `asked` as it was before them. A
+    claim is `unknown` if the numbers of a run say nothing about it.
     """
     taken = {"world": points[0].world, "runs": len(points), "seeds": _seeds(points), **origin}
     measured = _row(experiment, claim, verdict="unknown", **taken)
@@ -254,6 +255,8 @@ _OF_A_PROPERTY = re.compile(r"properties\.(\w+)\.(verdict == 'pass'|violations =
 
 def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
     accept = claim.accept
+    if "asked" not in judged:
+        judged["asked"] = _digest(experiment)
     return Row(
         experiment=experiment.name,
         id=claim.id,
@@ -264,7 +267,6 @@ def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
         accept=f"{accept[0]:g} to {accept[1]:g}" if isinstance(accept, tuple) else str(accept),
         note=claim.note,
         by_construction=claim.by_construction,
-        asked=_digest(experiment),
         **judged,
     )
 

@@ -12,7 +12,20 @@ import pytest
 
 from analysis.expression import Unknown, condition, parse
 from node.registry import PROTOCOLS
-from testbed.run.claims import HEAD, MATTERS, NOT_RUN, Row, Selection, judged_row, list_claims, render_page, update_page
+from testbed.console import Console
+from testbed.run.claims import (
+    HEAD,
+    MATTERS,
+    NOT_RUN,
+    Row,
+    Selection,
+    judged_row,
+    list_claims,
+    render_page,
+    run_claims,
+    update_page,
+)
+from testbed.run.perform import Overrides
 from testbed.run.sweep import Point
 from testbed.spec import experiment as spec
 from testbed.spec.raw import within
@@ -114,6 +127,10 @@ def test_an_experiment_with_another_network_or_load_is_another_one_but_its_prose
 
 NETWORK = "name: {}\npartitions: {{p1: {{nodes: 3}}}}\nimpairments: {{'*': {{to-node: {{delay: {}}}}}}}\n"
 PROGRAM = "program: {{command: ./serve.py, ready: {{port: 80}}, files: {{serve.py: {}}}}}\n"
+NEAR = (
+    "name: x\nquestion: q\ntopology: ./near.yaml\nduration: 1 s\n"
+    "claims: {id: c, paper: '000', statement: s, value: 1, ours: '1', accept: [0, 2]}\n"
+)
 SENT = "protocol: {name: reliable}\nworkload: {kind: periodic, rate: 1 /s, size: 64 B}\n"
 
 
@@ -127,19 +144,33 @@ SENT = "protocol: {name: reliable}\nworkload: {kind: periodic, rate: 1 /s, size:
     ],
 )
 def test_so_is_one_with_another_file_that_its_sweep_or_its_program_names(ran: str, tmp_path: Path) -> None:
-    text = (
-        f"name: x\nquestion: q\ntopology: ./near.yaml\nduration: 1 s\n{ran}\n"
-        "claims: {id: c, paper: '000', statement: s, value: 1, ours: '1', accept: [0, 2]}\n"
-    )
-
     def asked(delay: str) -> str:
         (tmp_path / "far.yaml").write_text(NETWORK.format("far", delay))
-        experiment = spec.loads(text, protocols=PROTOCOLS, folder=tmp_path)
+        experiment = spec.loads(NEAR + ran, protocols=PROTOCOLS, folder=tmp_path)
         point = Point(variant={}, given={}, summary={}, world="sim")
         return judged_row(experiment, experiment.claims[0], [point], {}).asked
 
     (tmp_path / "near.yaml").write_text(NETWORK.format("near", "1 ms"))
     assert asked("50 ms") == asked("50 ms") != asked("60 ms")
+
+
+def test_a_record_has_the_digest_of_the_files_from_which_its_runs_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.yaml").write_text(f"{NEAR}{SENT}sweep: {{topology: [./near.yaml, ./far.yaml]}}\n")
+    for name in ("near", "far"):
+        (tmp_path / f"{name}.yaml").write_text(NETWORK.format(name, "1 ms"))
+
+    def run_points(*_: Any) -> list[Point]:
+        (tmp_path / "far.yaml").write_text(NETWORK.format("far", "50 ms"))
+        return [Point(variant={}, given={}, summary={}, world="sim")]
+
+    monkeypatch.setattr("testbed.run.claims.run_points", run_points)
+    selection = Selection(experiment=str(tmp_path / "x.yaml"))
+    (before,) = list_claims(selection)
+    (measured,) = run_claims(selection, Console(quiet=True), overrides=Overrides())
+    (after,) = list_claims(selection)
+    assert before.asked == measured.asked != after.asked
 
 
 def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> None:
