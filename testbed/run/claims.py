@@ -59,8 +59,8 @@ Statements of the papers, and the numbers that come out here. Each row is a clai
 = it holds by construction, or nearly so: only its value is a result.
 `a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval. Below each value stand the
 commit and the date of its measurement, and over how many runs, with how many seeds, it was taken.
-A measurement that was taken with another statement, formula, accepted range or experiment (its network, load, protocol,
-faults, sweep and expectations) is stale: it tells nothing about the claim.
+A measurement that was taken with another statement, expected value, formula, accepted range or experiment (its network,
+load, protocol, faults, sweep and expectations) is stale: it tells nothing about the claim.
 
 The figures of the papers were not available as data: only numbers in their text can be compared. The tables "Beyond
 paper ..." and that of the group layer have statements that no paper makes.
@@ -68,7 +68,13 @@ paper ..." and that of the group layer have statements that no paper makes.
 HEADINGS = ("the paper says", "paper")
 OWN_HEADINGS = ("statement", "expected")
 NOT_RUN = "not run yet"
-MATTERS = {"asked": "experiment", "statement": "statement", "formula": "formula", "accept": "accepted range"}
+MATTERS = {
+    "asked": "experiment",
+    "statement": "statement",
+    "value": "expected value",
+    "formula": "formula",
+    "accept": "accepted range",
+}
 """Fields of a claim with which it must have been measured, and their names on the page."""
 PROSE = ("question", "claims", "world")
 """Keys of an experiment that do not change its runs in one world."""
@@ -126,6 +132,7 @@ def run_claims(selection: Selection, console: Console, *, overrides: Overrides, 
     """
     for experiment in _experiments(selection):
         origin = {"commit": git_revision() or "", "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        origin["asked"] = _digest(experiment)  # before the runs: a file may change during them
         overridden = apply_overrides(experiment, overrides)
         in_memory = is_job and overridden.seeds > 0 and overridden.world is World.SIM
         if in_memory:
@@ -163,8 +170,8 @@ def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
 
 
 def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin: Mapping[str, str]) -> Row:
-    """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
-    a run say nothing about it.
+    """The row of a claim with its result. `origin`: commit and date of the runs, and `asked` as it was before them. A
+    claim is `unknown` if the numbers of a run say nothing about it.
     """
     taken = {"world": points[0].world, "runs": len(points), "seeds": _seeds(points), **origin}
     measured = _row(experiment, claim, verdict="unknown", **taken)
@@ -214,23 +221,24 @@ class _Noted(dict[str, Any]):
 def _reservations(points: Sequence[Point], read: Sequence[set[str]], stated: Sequence[set[str]]) -> Iterator[str]:
     """Doubts about the runs, and what a run broke or does not tell: promises and expectations, unless the claim reads
     the verdict on the run; its network, unless the claim reads its measurements. `read`: what the claim reads of each
-    run; `stated`: what any claim of the experiment does. A property that is stated of a run is that claim's matter. A
-    run in memory has no frames to tell of.
+    run; `stated`: what any claim of the experiment does. That a run broke a property is the matter of a claim that
+    states it of this run; that it does not tell one is a doubt about all. A run in memory has no frames to tell of.
     """
     for point, own, known in zip(points, read, stated, strict=True):
         yield from point.doubts
         if "verdict" not in own:
             for name, one in (point.summary.get("properties") or {}).items():
-                if one["promised"] and name not in known and one["verdict"] != Verdict.PASS.value:
-                    how = "violates" if one["verdict"] == Verdict.FAIL.value else "does not tell"
-                    yield f"a run {how} {name}"
+                if one["promised"] and one["verdict"] == Verdict.UNKNOWN.value:
+                    yield f"a run does not tell {name}"
+                elif one["promised"] and one["verdict"] == Verdict.FAIL.value and name not in known:
+                    yield f"a run violates {name}"
             for one in point.summary.get("expect") or ():
                 about = _OF_A_PROPERTY.fullmatch(one["condition"])
-                if one["verdict"] == Verdict.PASS.value or (about and about[1] in known):
-                    continue
-                if one["verdict"] == Verdict.FAIL.value:
+                if one["verdict"] == Verdict.FAIL.value and not (about and about[1] in known):
                     yield f"a run does not meet {one['condition']}"
-                elif point.has_frames or parse(one["condition"]).names.isdisjoint(OF_FRAMES):
+                elif one["verdict"] == Verdict.UNKNOWN.value and (
+                    point.has_frames or parse(one["condition"]).names.isdisjoint(OF_FRAMES)
+                ):
                     yield f"a run does not tell whether {one['condition']}"
         accuracy = point.summary.get("accuracy") or {}
         if own.isdisjoint(("accuracy", "links")):
@@ -247,6 +255,8 @@ _OF_A_PROPERTY = re.compile(r"properties\.(\w+)\.(verdict == 'pass'|violations =
 
 def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
     accept = claim.accept
+    if "asked" not in judged:
+        judged["asked"] = _digest(experiment)
     return Row(
         experiment=experiment.name,
         id=claim.id,
@@ -257,17 +267,29 @@ def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
         accept=f"{accept[0]:g} to {accept[1]:g}" if isinstance(accept, tuple) else str(accept),
         note=claim.note,
         by_construction=claim.by_construction,
-        asked=_digest(experiment),
         **judged,
     )
 
 
 def _digest(experiment: Experiment) -> str:
-    """Digest of what an experiment asks for, without its prose. The order of a sweep counts: claims number its runs."""
+    """Digest of what an experiment asks for, without its prose, but with the networks that its sweep names and with the
+    contents of the files that its programs are given. The order of a sweep counts: claims number its runs.
+    """
     assert isinstance(experiment.document.value, dict)
     asked = {key: value for key, value in sorted(experiment.document.value.items()) if key not in PROSE}
-    asked["topology"] = dump.as_block(experiment.topology) | {"description": ""}
+    asked["topology"] = _network(experiment)
+    variants = [experiment]
+    if any(key == "topology" or key.startswith("program") for axis in experiment.sweep for key in axis.keys):
+        variants = spec.expand_sweep(replace(experiment, seeds=0), protocols=PROTOCOLS)
+        asked["topologies"] = [_network(one) for one in variants]
+    programs = [program for one in variants for program in one.programs.values()]
+    if copied := dict.fromkeys(given for one in programs for given in one.files.values() if isinstance(given, Path)):
+        asked["files"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in copied]
     return hashlib.sha256(json.dumps(asked, default=str).encode()).hexdigest()[:16]
+
+
+def _network(experiment: Experiment) -> dict[str, Any]:
+    return dump.as_block(experiment.topology) | {"description": ""}
 
 
 # Page.

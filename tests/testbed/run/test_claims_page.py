@@ -12,7 +12,20 @@ import pytest
 
 from analysis.expression import Unknown, condition, parse
 from node.registry import PROTOCOLS
-from testbed.run.claims import HEAD, MATTERS, NOT_RUN, Row, Selection, judged_row, list_claims, render_page, update_page
+from testbed.console import Console
+from testbed.run.claims import (
+    HEAD,
+    MATTERS,
+    NOT_RUN,
+    Row,
+    Selection,
+    judged_row,
+    list_claims,
+    render_page,
+    run_claims,
+    update_page,
+)
+from testbed.run.perform import Overrides
 from testbed.run.sweep import Point
 from testbed.spec import experiment as spec
 from testbed.spec.raw import within
@@ -20,7 +33,7 @@ from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 BROKEN = {"promised": True, "verdict": "fail", "violations": 1}
-UNTOLD = {"promised": True, "verdict": "unknown"}
+UNTOLD = {"promised": True, "verdict": "unknown", "violations": 0}
 OTHER_NETWORK = "the network of a run was not as asked"
 KEPT = {"promised": True, "verdict": "pass", "violations": 0}
 
@@ -83,6 +96,7 @@ def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:
     ("changes", "this"),
     [
         ({"accept": "0.8 to 1"}, "this accepted range"),
+        ({"value": 1}, "this expected value"),
         ({"formula": "1", "statement": "T_co grows."}, "this statement and this formula"),
         ({"asked": "fedcba9876543210"}, "this experiment"),
         ({"asked": ""}, "this experiment"),
@@ -109,6 +123,54 @@ def test_an_experiment_with_another_network_or_load_is_another_one_but_its_prose
     same = asked("", "")
     assert asked("question: ", "question: Again, ") == asked("statement: ", "statement: Again, ") == same
     assert len({same, asked("delay: 20 ms", "delay: 200 ms"), asked("rate: 200 /s", "rate: 2 /s")}) == 3
+
+
+NETWORK = "name: {}\npartitions: {{p1: {{nodes: 3}}}}\nimpairments: {{'*': {{to-node: {{delay: {}}}}}}}\n"
+PROGRAM = "program: {{command: ./serve.py, ready: {{port: 80}}, files: {{serve.py: {}}}}}\n"
+NEAR = (
+    "name: x\nquestion: q\ntopology: ./near.yaml\nduration: 1 s\n"
+    "claims: {id: c, paper: '000', statement: s, value: 1, ours: '1', accept: [0, 2]}\n"
+)
+SENT = "protocol: {name: reliable}\nworkload: {kind: periodic, rate: 1 /s, size: 64 B}\n"
+
+
+@pytest.mark.parametrize(
+    "ran",
+    [
+        SENT + "sweep: {topology: [./near.yaml, ./far.yaml], seeds: 2}",
+        SENT + "sweep: {'topology, duration': [[./near.yaml, 1 s], [./far.yaml, 2 s]]}",
+        PROGRAM.format("{from: far.yaml}"),
+        PROGRAM.format("a text") + "sweep: {program.files: [{serve.py: {from: far.yaml}}]}",
+    ],
+)
+def test_so_is_one_with_another_file_that_its_sweep_or_its_program_names(ran: str, tmp_path: Path) -> None:
+    def asked(delay: str) -> str:
+        (tmp_path / "far.yaml").write_text(NETWORK.format("far", delay))
+        experiment = spec.loads(NEAR + ran, protocols=PROTOCOLS, folder=tmp_path)
+        point = Point(variant={}, given={}, summary={}, world="sim")
+        return judged_row(experiment, experiment.claims[0], [point], {}).asked
+
+    (tmp_path / "near.yaml").write_text(NETWORK.format("near", "1 ms"))
+    assert asked("50 ms") == asked("50 ms") != asked("60 ms")
+
+
+def test_a_record_has_the_digest_of_the_files_from_which_its_runs_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.yaml").write_text(f"{NEAR}{SENT}sweep: {{topology: [./near.yaml, ./far.yaml]}}\n")
+    for name in ("near", "far"):
+        (tmp_path / f"{name}.yaml").write_text(NETWORK.format(name, "1 ms"))
+
+    def run_points(*_: Any) -> list[Point]:
+        (tmp_path / "far.yaml").write_text(NETWORK.format("far", "50 ms"))
+        return [Point(variant={}, given={}, summary={}, world="sim")]
+
+    monkeypatch.setattr("testbed.run.claims.run_points", run_points)
+    selection = Selection(experiment=str(tmp_path / "x.yaml"))
+    (before,) = list_claims(selection)
+    (measured,) = run_claims(selection, Console(quiet=True), overrides=Overrides())
+    (after,) = list_claims(selection)
+    assert before.asked == measured.asked != after.asked
 
 
 def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> None:
@@ -173,6 +235,14 @@ def test_a_broken_promise_of_a_run_is_the_matter_of_the_claim_that_reads_it(
 
 
 @pytest.mark.parametrize(
+    ("run", "untold"), [(0, "grant_order"), (0, "mutual_exclusion"), (1, "grant_order"), (2, "grant_order")]
+)
+def test_a_promise_that_a_run_does_not_tell_makes_every_claim_unknown(run: int, untold: str) -> None:
+    row = _of_mutex_central(run, {"properties": PROMISES | {untold: UNTOLD}})
+    assert (row.verdict, row.reason) == ("unknown", f"a run does not tell {untold}")
+
+
+@pytest.mark.parametrize(
     ("run", "condition", "verdict"),
     [
         (0, "properties.mutual_exclusion.verdict == 'pass'", "pass"),
@@ -204,7 +274,8 @@ def test_a_claim_about_latency_is_unknown_in_another_network_and_one_about_links
         ("sum(conservation.unexplained) == 0", "netns", False),
         ("calls.counted.wrong == 0", "sim", False),
         ("sum(conservation.unexplained) == 0", "sim", True),
-        ("properties.mutual_exclusion.verdict == 'pass'", "netns", True),
+        ("properties.mutual_exclusion.verdict == 'pass'", "netns", False),
+        ("properties.grant_order.violations == 0", "sim", False),
     ],
 )
 def test_so_is_one_that_is_unknown_unless_a_run_in_memory_has_no_such_numbers(
