@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from rich.console import Console as RichConsole
 
+from analysis.checks.properties import Verdict
 from analysis.errors import MachineError
 from analysis.report.headline import headline
 from netem.errors import FabricError
@@ -436,11 +437,12 @@ def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: b
 
 def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> None:
     """Print the outcome and exit with the verdict's code."""
-    if summary is None:
-        if as_json:
-            _print_json({"run": str(directory), "verdict": None})
-        raise typer.Exit(ExitCode.GOOD)
     manifest = store.read_manifest(directory)
+    if summary is None:
+        is_invalid = bool(manifest.get("invalid"))
+        if as_json:
+            _print_json({"run": str(directory), "verdict": Verdict.UNKNOWN.value if is_invalid else None})
+        raise typer.Exit(ExitCode.UNKNOWN if is_invalid else ExitCode.GOOD)
     head = headline(summary, manifest)
     if as_json:
         if head.verdict.value != summary["verdict"]:
