@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,6 +42,15 @@ def read_text(path: Path, *, errors: str = "replace", max_bytes: int = MAX_BYTES
 def digest(path: Path) -> str:
     """Short digest of a text file, to tell it from another. Raises OSError, and ValueError as `read_text` does."""
     return hashlib.sha256(read_text(path).encode("utf-8")).hexdigest()[:16]
+
+
+def is_of(summary: Mapping[str, Any], directory: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether a summary is of the run in its directory, and of its manifest as it is now; by the name only if it has no
+    digest. Raises as `digest` does.
+    """
+    if "run" in summary and summary["run"] != manifest.get("run"):
+        return False
+    return "manifest" not in summary or summary["manifest"] == digest(directory / "manifest.json")
 
 
 def parse_json(text: str) -> Any:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from analysis.errors import AnalysisError
 from analysis.expression import ExpressionError, Unknown, evaluate, parse
-from analysis.files import MAX_BYTES, read_json
+from analysis.files import MAX_BYTES, is_of, read_json
 from analysis.metrics import sweep_rows
 from topologies import load
 from topologies.model import Topology
@@ -40,8 +40,12 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Results and verdicts."""
-        return self._json("summary.json")
+        """Results and verdicts. Raises AnalysisError for those of another run or manifest."""
+        summary = self._json("summary.json")
+        if not is_of(summary, self.path, self.manifest):
+            again = f"make it again with: orderbed analyze {self.path}"
+            raise AnalysisError(f"{self.path / 'summary.json'}: not made of the manifest beside it; {again}")
+        return summary
 
     @cached_property
     def topology(self) -> Topology:

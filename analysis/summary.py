@@ -91,6 +91,7 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
             summary = _Analysis(inputs, capture, stage, on_progress).run(opened, submit)
     path = run_dir / "summary.json"
     try:
+        path.with_name("report.html").unlink(missing_ok=True)  # it shows the verdict of the summary before
         replace_json(path, summary)
     except OSError as error:
         raise MachineError(f"{path}: cannot be written ({error.strerror})") from error

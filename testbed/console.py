@@ -171,7 +171,8 @@ Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envva
 
 def print_json(value: object) -> None:
     """Print a result for programs on standard output."""
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")  # half a surrogate pair as an escape
 
 
 def say_done(stage: str, text: Text) -> None:

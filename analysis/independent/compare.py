@@ -74,13 +74,13 @@ def compare_run(inputs: RunInputs, summary: Mapping[str, Any]) -> list[Compared]
     ]
 
 
-def overall(compared: Iterable[Compared], verdict: str) -> Verdict:
+def overall(compared: Iterable[Compared], verdict: Verdict) -> Verdict:
     """FAIL if the two disagree about any property, else the worst of both sides' verdicts on the run and its promises.
     `verdict`: the product's, of the whole run.
     """
     rows = list(compared)
     disputed = [Verdict.FAIL for row in rows if not row.agrees]
-    return merge([Verdict(verdict), *disputed, *(row.opinion.verdict for row in rows if row.is_promised)])
+    return merge([verdict, *disputed, *(row.opinion.verdict for row in rows if row.is_promised)])
 
 
 def _verdict_text(verdict: Verdict, checked: int) -> str:

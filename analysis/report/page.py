@@ -237,7 +237,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
 
 def _accuracy(summary: Mapping[str, Any], phases: Phases) -> Markup:
     links, conserved = words.objects(summary.get("links")), report_rows.conserved(summary)
-    verdict, sentence = report_rows.certificate(summary, links[: report_rows.MAX_ROWS])
+    verdict, sentence = report_rows.certificate(summary)
     return _part(
         "accuracy",
         links=links[: report_rows.MAX_ROWS],

@@ -69,7 +69,7 @@ class ExpectationRow:
 
 def conserved(summary: Mapping[str, Any]) -> list[Verdict]:
     """Verdict on the conservation of each port and direction: unexplained frames fail."""
-    return [explained(entry) for entry in words.objects(summary.get("conservation"))[:MAX_ROWS]]
+    return [explained(entry) for entry in words.objects(summary.get("conservation"))]
 
 
 def explained(entry: Mapping[str, Any]) -> Verdict:
@@ -80,14 +80,17 @@ def explained(entry: Mapping[str, Any]) -> Verdict:
     return Verdict.FAIL if given else Verdict.PASS
 
 
-def certificate(summary: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> tuple[Verdict, str]:
-    """Worst verdict of these entries of section `links`, UNKNOWN without any, and a sentence."""
-    verdicts = [verdict_of(link.get("verdict")) for link in links]
-    sentence = verdict_counts(verdicts, "interval", "as asked")
+def certificate(summary: Mapping[str, Any]) -> tuple[Verdict, str]:
+    """Verdict of the accuracy certificate, as in section `accuracy`, and a sentence: FAIL if frames are unexplained,
+    else the worst verdict of section `links`, UNKNOWN without any.
+    """
+    links = [verdict_of(link.get("verdict")) for link in words.objects(summary.get("links"))]
+    intervals = verdict_counts(links, "interval", "as asked")
     if is_unnumbered(summary):
-        intervals = words.plural(len(links), "interval")
-        sentence = f"{intervals} not measured: {UNNUMBERED}. Conservation, below, counts every frame."
-    return merge(verdicts) if verdicts else Verdict.UNKNOWN, sentence
+        intervals = f"{words.plural(len(links), 'interval')} not measured ({UNNUMBERED})"
+    frames = conserved(summary)
+    verdict = Verdict.FAIL if Verdict.FAIL in frames else merge(links) if links else Verdict.UNKNOWN
+    return verdict, f"{intervals}; frames: {verdict_counts(frames, 'port direction', 'add up')}"
 
 
 def interval_glyph(asked: object, realised: Sequence[object], factor: float = 1.0) -> Markup:

@@ -18,10 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import formatting as words
-from analysis.checks.properties import Verdict, merge
+from analysis.checks.properties import Verdict
 from analysis.report import headline
 from analysis.report import rows as report_rows
-from analysis.traffic.flows import UNNUMBERED, is_unnumbered
 
 STYLES: Final[Mapping[Verdict, str]] = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNKNOWN: "yellow"}
 MARKS: Final[Mapping[Verdict, str]] = {Verdict.PASS: "✔", Verdict.FAIL: "✘", Verdict.UNKNOWN: "?"}
@@ -137,16 +136,10 @@ def expectations_table(summary: Mapping[str, Any]) -> Table:
 
 def accuracy_line(summary: Mapping[str, Any]) -> Text:
     """The accuracy certificate and the conservation of frames, in one line."""
-    links = [headline.verdict_of(link.get("verdict")) for link in words.objects(summary.get("links"))]
-    if not links:
+    verdict, sentence = report_rows.certificate(summary)
+    if not words.objects(summary.get("links")) and verdict is not Verdict.FAIL:
         return Text("network accuracy: not measured", "yellow")
-    conserved = report_rows.conserved(summary)
-    frames = f"frames: {report_rows.verdict_counts(conserved, 'port direction', 'add up')}"
-    if is_unnumbered(summary):
-        return Text.assemble(("network accuracy: not measured", "yellow"), f" ({UNNUMBERED}); {frames}")
-    intervals = report_rows.verdict_counts(links, "interval", "as asked")
-    verdict = Verdict.FAIL if Verdict.FAIL in conserved else merge(links)
-    line = Text.assemble("network accuracy: ", mark(verdict), f"  {intervals}; {frames}")
+    line = Text.assemble("network accuracy: ", mark(verdict), f"  {sentence}")
     if verdict is Verdict.FAIL:
         line.append("; not part of the verdict: the report tells under Accuracy what was not as asked", "dim")
     return line

@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from rich.console import Console as RichConsole
 
+from analysis.checks.properties import Verdict
 from analysis.errors import MachineError
+from analysis.report.headline import headline
 from netem.errors import FabricError
 from node.errors import LocalError
 from testbed.cli import completion as complete
@@ -421,7 +423,7 @@ def _split(given: list[str] | None) -> list[str]:
 def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: bool) -> NoReturn:
     """Print both verdicts on each property and exit: a disagreement is a failure, whichever is right."""
     compared = lazy.compare.compare_run(lazy.inputs.read_run(directory), summary)
-    verdict = lazy.compare.overall(compared, summary["verdict"])
+    verdict = lazy.compare.overall(compared, headline(summary, store.read_manifest(directory)).verdict)
     if as_json:
         properties = {row.name: row.as_dict() for row in compared}
         agrees = all(row.agrees for row in compared)
@@ -435,17 +437,22 @@ def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: b
 
 def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> None:
     """Print the outcome and exit with the verdict's code."""
+    manifest = store.read_manifest(directory)
     if summary is None:
+        is_invalid = bool(manifest.get("invalid"))
         if as_json:
-            _print_json({"run": str(directory), "verdict": None})
-        raise typer.Exit(ExitCode.GOOD)
+            _print_json({"run": str(directory), "verdict": Verdict.UNKNOWN.value if is_invalid else None})
+        raise typer.Exit(ExitCode.UNKNOWN if is_invalid else ExitCode.GOOD)
+    head = headline(summary, manifest)
     if as_json:
+        if head.verdict.value != summary["verdict"]:
+            summary |= {"verdict": head.verdict.value, "reasons": head.reasons}
         _print_json({**summary, "directory": str(directory)})
     else:
         out = RichConsole()
-        out.print(lazy.terminal.results(summary, store.read_manifest(directory)))
+        out.print(lazy.terminal.results(summary, manifest))
         out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(EXIT_OF_VERDICT[summary["verdict"]])
+    raise typer.Exit(EXIT_OF_VERDICT[head.verdict.value])
 
 
 def _stop(sentence: str, code: ExitCode) -> None:

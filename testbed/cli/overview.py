@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -77,8 +78,8 @@ NUMBERS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Label and path in summary.json of each key number."""
 
-SETTINGS: Final = ("seed", "world", "kernel")
-"""Fields of the manifest that the command line can set."""
+SETTINGS: Final = ("seed", "world", "kernel.picked", "kernel.why")
+"""Paths in the manifest of what the command line can set."""
 
 
 def register(app: typer.Typer) -> None:
@@ -209,8 +210,16 @@ def _table(heading: str, rows: Mapping[str, Sequence[str]]) -> Table | Text:
     for column in made.columns:
         column.overflow = "fold"
     for key, values in rows.items():
-        made.add_row(key, *(Text(value) for value in values))
+        made.add_row(Text(formatting.clean(key)), *_cut(values))
     return made
+
+
+def _cut(texts: Sequence[str]) -> list[Text]:
+    """The texts as lines of at most 80 characters, from shortly before their first difference if that is far behind."""
+    pairs = enumerate(zip(*texts, strict=False))
+    same = next((place for place, pair in pairs if len(set(pair)) > 1), min(map(len, texts)))
+    begin = max(same - 20, 0) if same > 60 else 0
+    return [Text(formatting.clean(f"{'…' if begin else ''}{text[begin:]}", 80)) for text in texts]
 
 
 def _differences(sides: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, str]]:
@@ -222,22 +231,38 @@ def _differences(sides: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, str
 
 
 def _settings(directory: Path) -> dict[str, str]:
-    """All settings of the experiment file, by dotted key, and those of the command line."""
-    path = directory / "experiment.yaml"
-    found = dict(_leaves(yaml_source.read(path).value)) if is_file(path) else {}
+    """All settings of the experiment file and of its network, by dotted key, and those of the command line."""
+    files = {directory / "experiment.yaml": "", directory / "topology.yaml": "topology"}
+    found: dict[str, str] = {}
+    for path, above in files.items():
+        found |= _apart(_leaves(yaml_source.read(path).value, above)) if is_file(path) else {}
     manifest = store.read_manifest(directory)
-    return found | {name: formatting.clean(manifest.get(name), 80) for name in SETTINGS if name in manifest}
+    return found | {path: _text(value) for path in SETTINGS if (value := _at(manifest, path)) is not None}
 
 
 def verdicts_of(directory: Path) -> dict[str, str]:
     """Verdicts of the run and of everything it is judged by, by name."""
     summary = _summary(directory)
-    found = {"run": headline(summary, store.read_manifest(directory)).verdict.value}
+    found = [("run", headline(summary, store.read_manifest(directory)).verdict)]
     for name, told in formatting.mapping(summary.get("properties")).items():
-        found[formatting.clean(name, 40)] = verdict_of(formatting.mapping(told).get("verdict")).value
-    for told in formatting.objects(summary.get("expect")):
-        found[formatting.clean(told.get("condition"))] = verdict_of(told.get("verdict")).value
+        found.append((name, verdict_of(formatting.mapping(told).get("verdict"))))
+    expected = formatting.objects(summary.get("expect"))
+    found += [(_text(told.get("condition")), verdict_of(told.get("verdict"))) for told in expected]
+    return _apart((name, verdict.value) for name, verdict in found)
+
+
+def _apart(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The values by their keys, with a number behind each key that is there already: `fifo (2)`."""
+    found: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for key, value in pairs:
+        counts[key] += 1
+        found[key if counts[key] == 1 else f"{key} ({counts[key]})"] = value
     return found
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else formatting.clean(value)
 
 
 def _summary(directory: Path) -> dict[str, Any]:
@@ -253,7 +278,7 @@ def _leaves(value: object, above: str = "") -> Iterator[tuple[str, str]]:
         for position, inner in enumerate(value):
             yield from _leaves(inner, f"{above}[{position}]")
     else:
-        yield above, formatting.clean("" if value is None else str(value), 80)
+        yield above, "" if value is None else str(value)
 
 
 def _at(summary: Mapping[str, Any], path: str) -> object:

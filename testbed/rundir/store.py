@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.files import digest, read_json, replace_json
+from analysis.files import is_of, read_json, replace_json
 from testbed.paths import is_directory, is_file
 from topologies.formats.errors import InputError
 
@@ -193,18 +193,9 @@ def read_summary(directory: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a summary ({error}); make it again with {again}") from None
     if not isinstance(loaded, dict) or loaded.get("verdict") not in ("pass", "fail", "unknown"):
         raise InputError(f"{path}: not a summary; make it again with {again}")
-    if not _is_of(loaded, directory):
+    if not is_of(loaded, directory, read_manifest(directory)):
         raise InputError(f"{path}: not made of the manifest beside it; make it again with {again}")
     return loaded
-
-
-def _is_of(summary: Mapping[str, Any], directory: Path) -> bool:
-    """Whether a summary is of the run in its directory, and of its manifest as it is now; by the name only if it has no
-    digest.
-    """
-    if "run" in summary and summary["run"] != read_manifest(directory).get("run"):
-        return False
-    return "manifest" not in summary or summary["manifest"] == digest(directory / "manifest.json")
 
 
 def require_space(path: Path, needed_bytes: int) -> None:

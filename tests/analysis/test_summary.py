@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import Notice, PortDirection
 from node.trace import Event, encode_trace
+from testbed.console import Console
+from testbed.run.perform import analyze_and_report
 from tests.analysis.runs import (
     GROUP,
     START_NS,
@@ -516,6 +519,19 @@ def test_what_a_killed_analysis_left_is_swept_away(tmp_path: Path) -> None:
     analyze(path, on_progress=said.append)
 
     assert not list(path.glob(".*"))
+
+
+def test_the_report_of_another_analysis_is_removed_before_its_summary_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = MadeRun().write(tmp_path / "run")
+    (path / "report.html").write_text("drawn before")
+    monkeypatch.setattr("analysis.report.page.write_report", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        analyze_and_report(path, Console(quiet=True))
+
+    assert (path / "summary.json").exists()
+    assert not (path / "report.html").exists()
 
 
 def test_a_command_that_is_told_to_end_leaves_no_half_made_tables(copy: Path) -> None:

@@ -52,6 +52,12 @@ def test_a_sweep_that_was_moved_finds_its_runs_beside_it(runs: Path, tmp_path: P
     assert list(Sweep(moved / "sweep-20260101T000001Z.json").frame(n="given.members")["n"]) == [2, 4]
 
 
+def test_a_sweep_refuses_the_summary_of_another_run(runs: Path) -> None:
+    (runs / "figure" / "1-x-4" / "summary.json").write_text('{"run": "figure/other", "verdict": "pass"}')
+    with pytest.raises(AnalysisError, match="not made of the manifest beside it"):
+        Sweep.newest("figure", runs).frame(verdict="verdict")
+
+
 def test_what_is_not_there_or_no_sweep_is_one_sentence(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match="there is no sweep of other yet; make one with: orderbed sweep other"):
         Sweep.newest("other", runs)

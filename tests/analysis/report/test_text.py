@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from analysis import judgement
 from analysis.checks.properties import Verdict
-from analysis.report import headline
+from analysis.report import headline, page
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text
+from analysis.report.time_axis import phases_of
 from tests import report_runs
 from tests.analysis.report.tables import printed
 
@@ -116,11 +118,51 @@ def test_what_was_lost_with_its_sender_does_not_alarm() -> None:
     assert entry.note == "of 30 expected; 10 messages; the rest was lost with its crashed senders"
 
 
-def test_the_certificate_keeps_the_worst(passing: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    summary, _ = passing
-    verdict, sentence = report_rows.certificate(summary, summary["links"])
-    assert verdict is Verdict.UNKNOWN
-    assert sentence == "11 of 12 intervals as asked, 1 cannot be told"
+@pytest.mark.parametrize(
+    ("links", "unexplained", "reason", "verdict", "sentence"),
+    [
+        (
+            "pass unknown",
+            [0],
+            "",
+            UNKNOWN,
+            "1 of 2 intervals as asked, 1 cannot be told; frames: 1 of 1 port direction",
+        ),
+        ("pass fail", [0], "", FAIL, "1 of 2 intervals as asked, 1 not; frames: 1 of 1 port direction add up"),
+        ("pass", [0, -3], "", FAIL, "1 of 1 interval as asked; frames: 1 of 2 port directions add up, 1 not"),
+        ("pass", [*[0] * report_rows.MAX_ROWS, 1], "", FAIL, "1 of 1 interval as asked; frames: 1,200 of 1,201"),
+        (
+            "pass",
+            [9],
+            "p1/n1 crashed",
+            PASS,
+            "1 of 1 interval as asked; frames: 0 of 1 port direction add up, 1 cannot",
+        ),
+        ("", [0], "", UNKNOWN, "0 of 0 intervals as asked"),
+        ("", [1], "", FAIL, "0 of 0 intervals as asked; frames: 0 of 1 port direction add up, 1 not"),
+    ],
+)
+def test_the_page_and_the_terminal_show_the_verdict_of_the_certificate(
+    passing: tuple[dict[str, Any], dict[str, Any]],
+    links: str,
+    unexplained: list[int],
+    reason: str,
+    verdict: Verdict,
+    sentence: str,
+) -> None:
+    summary = passing[0] | {
+        "links": [{**passing[0]["links"][0], "verdict": given} for given in links.split()],
+        "conservation": [{**passing[0]["conservation"][0], "unexplained": n, "reason": reason} for n in unexplained],
+    }
+    assert judgement.accuracy(summary["links"], summary["conservation"])["verdict"] == verdict.value
+    told = report_rows.certificate(summary)
+    assert told[0] is verdict
+    assert told[1].startswith(sentence)
+    is_measured = bool(links) or verdict is FAIL
+    assert (f"{text.mark(verdict).plain}  {sentence}" in text.accuracy_line(summary).plain) == is_measured
+    shown = page._accuracy(summary, phases_of(passing[1]))
+    assert (f'<p class="certificate {verdict.value}">' in shown) == is_measured
+    assert (sentence in shown) == is_measured
 
 
 def test_unexplained_frames_fail_the_conservation() -> None:

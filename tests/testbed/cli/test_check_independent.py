@@ -69,6 +69,17 @@ def test_two_opinions(history: PlainHistory, judged: PlainHistory, code: int, wo
     assert words in " ".join(done.out.split())
 
 
+@pytest.mark.parametrize("option", [[], ["--independent"]])
+@pytest.mark.parametrize("change", [{"status": "interrupted"}, {"invalid": ["frames were lost"]}])
+def test_the_verdict_is_no_better_than_the_manifest_allows(
+    change: dict[str, Any], option: list[str], tmp_path: Path
+) -> None:
+    run = written(tmp_path, GOOD, manifest=change)
+    assert inside("check", str(run), *option).code == 3
+    done = inside("check", str(run), *option, "--json")
+    assert (done.code, done.json()["verdict"]) == (3, "unknown")
+
+
 def test_two_opinions_as_json_with_their_counts_and_witnesses(tmp_path: Path) -> None:
     good = inside("check", str(written(tmp_path / "good", GOOD)), "--independent", "--json").json()
     done = orderbed("check", str(written(tmp_path / "bad", REVERSED)), "--independent", "--json")

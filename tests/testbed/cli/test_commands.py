@@ -87,6 +87,16 @@ def test_a_run_says_by_which_command_it_can_be_repeated(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("invalid", "code", "verdict"), [([], 0, None), (["frames were lost"], 3, "unknown")])
+def test_a_run_that_is_not_analysed_has_the_exit_code_of_its_validity(
+    invalid: list[str], code: int, verdict: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("testbed.sim.world.doubts", lambda *_: invalid)
+    path = write_experiment(tmp_path, world="sim", duration="1 s", faults="[]")
+    done = inside("run", str(path), "--runs", str(tmp_path / "runs"), "--no-analyze", "--json")
+    assert (done.code, done.json()["verdict"]) == (code, verdict), done.err
+
+
 def test_a_report_where_one_may_not_write_is_one_sentence(tmp_path: Path) -> None:
     run = report_runs.quickstart(tmp_path / "run")
     run.chmod(0o555)

@@ -14,10 +14,13 @@ from testbed.spec.experiment import load
 from tests.testbed.orderbed_command import inside, refused
 
 
-def run_directory(runs: Path, name: str, *, text: str = "name: x\nseed: 1\n", **summary: Any) -> Path:
+def run_directory(
+    runs: Path, name: str, *, text: str = "name: x\nseed: 1\n", network: str = "name: n\n", **summary: Any
+) -> Path:
     path = runs / name
     path.mkdir(parents=True)
     (path / "experiment.yaml").write_text(text)
+    (path / "topology.yaml").write_text(network)
     (path / "manifest.json").write_text(json.dumps({"status": "complete", "world": "sim", "seed": 1}))
     if summary:
         (path / "summary.json").write_text(json.dumps({"verdict": "pass", **summary}))
@@ -79,3 +82,65 @@ def test_two_runs_are_compared_by_settings_verdicts_and_numbers(tmp_path: Path) 
     itself = inside("compare", "quickstart", "quickstart", "--runs", str(tmp_path)).out
     assert "nothing set differently" in itself
     assert "nothing judged differently" in itself
+
+
+HALF_A_PAIR = "a == '\ud800'"
+"""A condition with half a surrogate pair, which is no UTF-8."""
+
+LONG = " and ".join(["latency.p99_ms <= 80"] * 20)
+
+
+def judged(*verdicts: str) -> dict[str, Any]:
+    conditions = (f"{LONG} and a == 1", f"{LONG} and a == 2", HALF_A_PAIR, HALF_A_PAIR)
+    return {"expect": [{"condition": text, "verdict": told} for text, told in zip(conditions, verdicts, strict=True)]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "settings", "verdicts", "shown"),
+    [
+        (
+            {"network": "partitions: {p1: {nodes: 3, to-node: {delay: 5 ms}}}\n"},
+            {"network": "partitions: {p1: {nodes: 3, to-node: {delay: 500 ms}}}\n"},
+            {"topology.partitions.p1.to-node.delay": ["5 ms", "500 ms"]},
+            {},
+            "500 ms",
+        ),
+        (
+            {"text": f"program: {'p' * 400} --mode a\n"},
+            {"text": f"program: {'p' * 400} --mode b\n"},
+            {"program": [f"{'p' * 400} --mode a", f"{'p' * 400} --mode b"]},
+            {},
+            f"…{'p' * 12} --mode b",
+        ),
+        (
+            judged("pass", "pass", "pass", "pass"),
+            judged("fail", "pass", "pass", "pass"),
+            {},
+            {f"{LONG} and a == 1": ["pass", "fail"]},
+            "latency.p99_ms",
+        ),
+        (
+            judged("pass", "pass", "pass", "pass"),
+            judged("pass", "pass", "fail", "pass"),
+            {},
+            {HALF_A_PAIR: ["pass", "fail"]},
+            "a == ''",
+        ),
+    ],
+    ids=["network", "long setting", "long conditions", "equal conditions"],
+)
+def test_no_difference_of_two_runs_is_cut_off(
+    one: dict[str, Any],
+    other: dict[str, Any],
+    settings: dict[str, Any],
+    verdicts: dict[str, Any],
+    shown: str,
+    tmp_path: Path,
+) -> None:
+    words = (
+        "compare",
+        *(str(run_directory(tmp_path, f"x/{name}", **given)) for name, given in (("a", one), ("b", other))),
+    )
+    found = inside(*words, "--json").json()
+    assert (found["settings"], found["verdicts"]) == (settings, verdicts)
+    assert shown in inside(*words).out

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.errors import AnalysisError
 from analysis.files import digest, replace_json
+from analysis.run import Run
 from testbed.rundir import manifest, store
 from topologies.formats.errors import InputError
 
@@ -117,10 +119,15 @@ def test_the_summary_of_another_run_is_refused_with_the_remedy(tmp_path: Path, c
     replace_json(run.path / "summary.json", summary | change)
     with pytest.raises(InputError, match="not made of the manifest beside it; make it again with `orderbed analyze"):
         store.read_summary(run.path)
+    with pytest.raises(AnalysisError, match="not made of the manifest beside it; make it again with: orderbed analyze"):
+        _ = Run(run.path).summary
     replace_json(run.path / "summary.json", summary)
+    assert Run(run.path).summary == summary
     run.note({"seed": 2})
     with pytest.raises(InputError, match="not made of the manifest beside it"):
         store.read_summary(run.path)
+    with pytest.raises(AnalysisError, match="not made of the manifest beside it"):
+        _ = Run(run.path).summary
 
 
 def test_clock_pair_is_taken_together() -> None:
