@@ -164,6 +164,9 @@ REPORTS = (
     # Critical sections, grants, clocks, states.
     Edit(sections.mutual_exclusion, "latest.end_ns > section.begin_ns", "latest.begin_ns > section.begin_ns"),
     Edit(sections.mutual_exclusion, "section.end_ns > latest.end_ns", "section.end_ns < latest.end_ns"),
+    Edit(sections.mutual_exclusion, "latest.end_ns > section.begin_ns", "latest.end_ns >= section.begin_ns"),
+    Edit(sections.sections, "section.begin_ns < until_ns", "section.begin_ns <= until_ns"),
+    Edit(sections._of_incarnation, "records[number] if number < len(records) else record", "records[number]"),
     Edit(sections.fence_order, "_fence(section) <= _fence(highest)", "_fence(section) < _fence(highest)"),
     Edit(sections.fence_order, "else:\n            highest = section", "highest = section"),
     Edit(sections.fence_order, "grant.begin_ns >= until_ns", "grant.begin_ns < until_ns"),

@@ -135,6 +135,14 @@ def cut(crashed: Incarnation, *steps: str, **who: str) -> PlainHistory:
     return history
 
 
+def at_once(grant: Incarnation, other: Incarnation, event: Event, history: PlainHistory) -> PlainHistory:
+    """The first grant of an incarnation has the time of the last such record of another."""
+    at_ns = next(record.at_ns for record in reversed(history[other]) if record.event is event)
+    place = next(place for place, record in enumerate(history[grant]) if record.event is Event.DELIVER)
+    history[grant][place] = history[grant][place]._replace(at_ns=at_ns)
+    return history
+
+
 def committed(
     *digests: tuple[int, ...], stop: tuple[Incarnation, ...] = (A, B, C), drained: bool = True
 ) -> PlainHistory:
@@ -189,6 +197,18 @@ SECTIONS: dict[str, Case] = {
         {EXCLUSION: Judged(2, 1, BOTH_INSIDE)},
     ),
     "a crash ends a section": (told("a enters", "a drops", *GO_ON, stop="b"), {EXCLUSION: Judged(2)}),
+    "a crash right after a grant ends its section": (
+        cut(A, *GO_ON, "a enters", "a drops", stop="b"),
+        {EXCLUSION: Judged(2)},
+    ),
+    "a member enters at the moment at which another leaves": (
+        at_once(B, A, Event.REPORT, told("a enters", "a leaves", *GO_ON)),
+        {EXCLUSION: Judged(2)},
+    ),
+    "an excluded member enters at the moment of the next view": (
+        at_once(A, B, Event.VIEW, told(*IN_VIEW_1, "b installs 2 b", "a enters 7", *GO_ON, "a ends", stop="b")),
+        {EXCLUSION: Judged(1)},
+    ),
     "the next view ends the section of an excluded member": (
         told(*IN_VIEW_1, "a enters", "b installs 2 b", *GO_ON, "a ends", stop="b"),
         {EXCLUSION: Judged(2), ORDER: Judged(2)},
