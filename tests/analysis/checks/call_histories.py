@@ -124,7 +124,11 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             asked.append(author.submit(rng.choice(everybody), whom, flags, operation=operation))
         elif what < 0.92:
             message = rng.choice(asked) if rng.random() < 0.98 else MessageId(*incarnation, rng.choice([1, 50]))
-            author.hand(message, *rng.sample(everybody, rng.randint(1, 6)))
+            objects = rng.sample(everybody, rng.randint(1, 6))
+            author.hand(message, *objects)
+            if rng.random() < 0.02:
+                rows = author.history[objects[-1][0]]
+                rows[-1] = rows[-1]._replace(checksum=rows[-1].checksum + 1)
             if rng.random() < 0.02:
                 author.hand(message, (incarnation, 0))
         elif what < 0.96:

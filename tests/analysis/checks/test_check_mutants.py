@@ -198,6 +198,7 @@ REPORTS = (
     # Calls.
     Edit(call_orders.call_integrity, "if calls.is_for_objects else []", "if False else []"),
     Edit(call_orders.call_integrity, "if calls.is_for_objects else []", ""),
+    Edit(call_orders.call_integrity, "what := altered(call.payload, delivery.payload)", "what := ''"),
     Edit(calls._read_incarnation, "incarnation not in calls.ends and records", "False and records"),
     Edit(call_orders.indivisibility, "len(part) > 1", "len(part) > 2"),
     Edit(call_orders.indivisibility, "after.setdefault(one.message, set()).add(other.message)", "pass"),
