@@ -154,7 +154,7 @@ class Absent(NamedTuple):
 
 
 def predicate(lacks: Lack, view: int) -> str:
-    """What an absent member did, without the subject of the sentence."""
+    """The rest of a sentence whose subject is an absent member."""
     return {
         Lack.VIEWS: "is in no view",
         Lack.VIEW: f"did not install view {view}, of which it is a member",
