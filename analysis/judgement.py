@@ -24,6 +24,7 @@ from analysis.checks.properties import (
     merge,
 )
 from analysis.inputs import RunInputs, loses_all, open_cuts
+from analysis.requested_network import Network, RecordedFault
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 
@@ -116,14 +117,13 @@ def _names_of(inputs: RunInputs, incarnations: Collection[Incarnation]) -> str:
     )
 
 
-def undrained(inputs: RunInputs) -> str:
+def undrained(drained_ns: int | None, faults: Sequence[RecordedFault], network: Network) -> str:
     """Reason why liveness cannot be judged; empty when it can."""
-    drained_ns = inputs.manifest.phases.drained_ns
     if drained_ns is None:
         return "the run did not drain"
-    if open_cuts(inputs.faults, drained_ns):
+    if open_cuts(faults, drained_ns):
         return STILL_CUT
-    return STILL_LOSING if loses_all(inputs.network, drained_ns) else ""
+    return STILL_LOSING if loses_all(network, drained_ns) else ""
 
 
 STILL_CUT = "the network was still cut when the run drained"

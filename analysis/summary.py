@@ -147,6 +147,7 @@ class _Analysis:
         self.first_ns = 0 if capture is None or capture.first_ns is None else capture.first_ns - offset_ns
         self.last_ns = 0 if capture is None or capture.last_ns is None else capture.last_ns - offset_ns
         self.start_ns = self.manifest.phases.start_ns or self.first_ns
+        self.undrained = judgement.undrained(self.manifest.phases.drained_ns, inputs.faults, inputs.network)
 
     def empty_summary(self) -> dict[str, Any]:
         """Summary of a run without frames: empty tables, unknown results, no Spark."""
@@ -207,7 +208,7 @@ class _Analysis:
             self.manifest.promises,
             full=facts.full,
             present=facts.present,
-            evidence=replace(facts.evidence, undrained=facts.evidence.undrained or judgement.undrained(self.inputs)),
+            evidence=replace(facts.evidence, undrained=facts.evidence.undrained or self.undrained),
         )
         latency, by_fault = self._latency(facts, requests) if timed is None else timed.result()
         return _Orders(
@@ -413,7 +414,7 @@ class _Analysis:
             orders.findings,
             gap=judgement.unrecorded(self.inputs, ended=facts.ended, crashed=facts.crashed)
             or judgement.lost_tails(self.inputs, facts.crashed),
-            undrained=judgement.undrained(self.inputs),
+            undrained=self.undrained,
         )
         findings = judgement.noted(findings, self.inputs, facts.crashed, results["views"])
         lag_ns = manifest.health.lag_max_ns

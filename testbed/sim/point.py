@@ -30,7 +30,7 @@ from analysis.metrics import call_cost, measures, membership, offered, ordering_
 from analysis.metrics.figures import others_until_ns
 from analysis.metrics.offered import FROM_NODE, TO_NODE, Load, Sent
 from analysis.network.addresses import MULTICAST_BIT, Flow, ip_number
-from analysis.requested_network import build
+from analysis.requested_network import Network, RecordedFault, build
 from analysis.unexplained import Circumstances, unexplained
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
@@ -39,7 +39,6 @@ from node.wire import Flag, Message
 from testbed.rundir import manifest
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
-from testbed.spec.faults import Cut, Heal, Impair, ImpairLink
 from testbed.spec.given import given
 from testbed.spec.values import Experiment
 from topologies.model import MULTICAST_GROUP, Node, Topology
@@ -70,7 +69,10 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     records = simulation.records
     timelines = membership.timelines(records)
     asked_to_leave = membership.asked_to_leave(simulation.faults, names, timelines)
-    view = judged_run(records, members=names, names=names, undrained=undrained(experiment, simulation))
+    faults = inputs.faults_of(experiment.topology, simulation.faults)
+    network = build(experiment.topology, {}, faults)
+    undrained = judgement.undrained(simulation.phases.drained_ns, faults, network)
+    view = judged_run(records, members=names, names=names, undrained=undrained)
     requests = measures.requests_of(view)
     load = offered.section(meter.load(simulation.incarnations), experiment.topology, requests)
     results: dict[str, Any] = {
@@ -100,7 +102,8 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     }
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
     found = doubts(experiment, simulation)
-    found += _unexplained(experiment, simulation, timelines, asked_to_leave, results)
+    protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
+    found += _unexplained(protocol, faults, network, timelines, asked_to_leave, results)
     verdict, reasons = judgement.overall(results["properties"], results["expect"], found)
     return results | {"verdict": verdict.value, "reasons": reasons, "doubts": found}
 
@@ -114,20 +117,6 @@ def _calls(experiment: Experiment, view: JudgedRun, load: Mapping[str, Any]) -> 
 def _properties(view: JudgedRun, promises: tuple[str, ...], names: Mapping[int, str]) -> dict[str, Any]:
     findings = check_run(view, [Property(name) for name in promises if name in _KNOWN])
     return judgement.property_entries(findings, promises, names)
-
-
-def undrained(experiment: Experiment, simulation: Simulation) -> str:
-    """Reason why liveness cannot be judged, as in analysis.judgement; empty if it can."""
-    if simulation.phases.drained_ns is None:
-        return "the run did not drain"
-    cuts = [fault for fault in experiment.faults if isinstance(fault, Cut | Heal)]
-    if cuts and cuts[-1].in_force:
-        return judgement.STILL_CUT
-    in_force = dict(build(experiment.topology, {}, ()).start)
-    for fault in experiment.faults:
-        if isinstance(fault, Impair | ImpairLink):
-            in_force.update({(fault.direction.value, target): impairment for target, impairment in fault.settings})
-    return judgement.STILL_LOSING if any(one.loss_ratio >= 1 for one in in_force.values()) else ""
 
 
 def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
@@ -150,16 +139,15 @@ def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
 
 
 def _unexplained(
-    experiment: Experiment,
-    simulation: Simulation,
+    protocol: inputs.Protocol,
+    faults: Sequence[RecordedFault],
+    network: Network,
     timelines: Sequence[membership.Timeline],
     asked_to_leave: Mapping[Incarnation, int],
     results: Mapping[str, Any],
 ) -> list[str]:
-    protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
-    faults = inputs.faults_of(experiment.topology, simulation.faults)
     circumstances = Circumstances(
-        network=build(experiment.topology, {}, faults),
+        network=network,
         faults=faults,
         suspect_after_ns=protocol.suspect_after_ns,
         vote_ns=protocol.vote_ns,

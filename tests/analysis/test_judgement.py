@@ -126,14 +126,18 @@ def test_another_number_of_faults_than_were_recorded_casts_doubt(
     assert judgement.doubts(read_run(path), GOOD, Staged()) == ([doubt] if doubt else [])
 
 
+def undrained(run: RunInputs) -> str:
+    return judgement.undrained(run.manifest.phases.drained_ns, run.faults, run.network)
+
+
 def test_a_run_that_did_not_drain_or_was_cut_then_says_nothing_of_liveness(tmp_path: Path) -> None:
     cut = {"id": 0, "kind": "cut", "targets": [], "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}, "until_id": None}
     times = {"asked_ns": 0, "issued_ns": START_NS - 9, "effective_ns": START_NS - 5}
     is_cut = read_run(MadeRun(faults=[cut | times]).write(tmp_path / "cut"))
 
-    assert judgement.undrained(inputs(tmp_path / "drained")) == ""
-    assert judgement.undrained(inputs(tmp_path / "not", phases={"start_ns": 5})) == "the run did not drain"
-    assert judgement.undrained(is_cut) == "the network was still cut when the run drained"
+    assert undrained(inputs(tmp_path / "drained")) == ""
+    assert undrained(inputs(tmp_path / "not", phases={"start_ns": 5})) == "the run did not drain"
+    assert undrained(is_cut) == "the network was still cut when the run drained"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +151,7 @@ def test_a_port_that_loses_every_frame_is_cut_off(ratios: Sequence[float], is_lo
     ]
     reason = judgement.STILL_LOSING if is_losing else ""
     run = MadeRun(faults=faults)
-    assert judgement.undrained(read_run(run.write(tmp_path / "drained"))) == reason
+    assert undrained(read_run(run.write(tmp_path / "drained"))) == reason
 
 
 ONE, TWO = Incarnation(0, 1), Incarnation(1, 1)
