@@ -355,6 +355,26 @@ def goes_back_in_time(run: MadeRun) -> None:
     records.insert(len(records) - 1, left)
 
 
+def delivers_in_another_order_than_it_tells(run: MadeRun, *, tells_places: bool = True) -> None:
+    """n3 takes two messages the other way round. It numbers the two records as the others do, and gives them the true
+    places or times.
+    """
+    records = run.records[2, 1]
+    first, second = [at for at, record in enumerate(records) if record.event is Event.DELIVER][20:22]
+    one, other = records[first], records[second]
+    if tells_places:
+        records[first], records[second] = (
+            dataclasses.replace(one, value=other.value),
+            dataclasses.replace(other, value=one.value),
+        )
+    else:
+        records[first] = dataclasses.replace(one, at_ns=other.at_ns + 1_000_001)
+
+
+def delivers_earlier_than_it_tells(run: MadeRun) -> None:
+    delivers_in_another_order_than_it_tells(run, tells_places=False)
+
+
 def acts_while_it_is_stopped(run: MadeRun) -> None:
     """n1 is paused, n2 is killed, and neither stops: of their last records one is of that time."""
     for number, (kind, node) in enumerate((("pause", "p1/n1"), ("crash", "p1/n2"))):
@@ -383,6 +403,14 @@ def is_silent_when_started_again(run: MadeRun) -> None:
         (foresees, "212 trace records tell of a time after the frame that carried them"),
         (garbles, "2 trace datagrams cannot be decoded or are of another group"),
         (goes_back_in_time, "p1/n1 (incarnation 1) gives its record 53 an earlier time than the one before"),
+        (
+            delivers_in_another_order_than_it_tells,
+            "p1/n3 (incarnation 1) gives its record 28 a place before that of the delivery before",
+        ),
+        (
+            delivers_earlier_than_it_tells,
+            "p1/n3 (incarnation 1) gives its record 28 an earlier time than the one before",
+        ),
         (acts_while_it_is_stopped, "3 trace records tell of times at which a fault had stopped their nodes"),
         (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
     ],
