@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pds
 
-from analysis.checks.properties import Incarnations, Property, Verdict
+from analysis.checks.properties import UNDER_THE_ORDER, Incarnations, Property, Verdict
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs
 
@@ -162,6 +162,9 @@ def _opinions(
     for name in _facts():
         database.execute(_text(name))
     for kind in kinds:
+        for under in UNDER_THE_ORDER if kind is Property.TOTAL_ORDER else ():
+            database.execute(_text(f"properties/{under.value}.sql"))
+            database.execute(_NO_ORDER_OF_VIEWS, {"reason": f"{under.value} is violated"})
         database.execute(_text(f"properties/{kind.value}.sql"))
         given = {
             "property": kind.value,
@@ -178,6 +181,13 @@ def _opinions(
                 for run, verdict, checked, violations, reason, witness in rows
             },
         )
+
+
+_NO_ORDER_OF_VIEWS = """
+INSERT INTO excuse SELECT DISTINCT run, 'total_order', $reason FROM violation
+WHERE run NOT IN (SELECT run FROM excuse WHERE property = 'total_order')
+"""
+"""The orders in the views of these runs are no order of all messages."""
 
 
 def table_of(incarnations: Incarnations) -> pa.Table:
