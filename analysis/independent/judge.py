@@ -7,8 +7,8 @@ All tables have a column `run`, so that one pass judges any number of histories.
 - `drained`: run, at_ns (NULL: it did not drain); no row where the trace alone decides;
 - `cut`: run, healed_ns (NULL: never) of each cut of the network;
 - `impaired`: run, element (a direction of a port or link), from_ns, loss_ratio of each change by a fault;
-- `started`: run, member, incarnation, ended_in_order (exit code 0), was_crashed (by a fault); no row where the trace
-  alone decides;
+- `started`: run, member, incarnation, ended_in_order (exit code 0), may_be_silent (a fault crashed it early); no row where
+  the trace alone decides;
 - `lost_frames`: runs in which the collector lost frames.
 """
 
@@ -28,7 +28,7 @@ import pyarrow.dataset as pds
 
 from analysis.checks.properties import UNDER_THE_ORDER, Incarnations, Property, Verdict
 from analysis.errors import AnalysisError
-from analysis.inputs import RunInputs
+from analysis.inputs import RunInputs, may_lack_records
 
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
 
@@ -48,7 +48,7 @@ IMPAIRED = pa.schema([("run", INT), ("element", TEXT), ("from_ns", LONG), ("loss
 STARTED = pa.schema(
     [
         *((name, INT) for name in ("run", "member", "incarnation")),
-        *((name, pa.bool_()) for name in ("ended_in_order", "was_crashed")),
+        *((name, pa.bool_()) for name in ("ended_in_order", "may_be_silent")),
     ]
 )
 LOST_FRAMES = pa.schema([("run", INT)])
@@ -124,7 +124,9 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
     ]
     members = [(0, member, name, member in inputs.members) for member, name in inputs.names.items()]
     started = [
-        (0, index[one.node], one.incarnation, one.exit == 0, one.crashed) for one in manifest.nodes if one.node in index
+        (0, index[one.node], one.incarnation, one.exit == 0, may_lack_records(inputs, one))
+        for one in manifest.nodes
+        if one.node in index
     ]
     try:
         with _opened() as database:

@@ -24,7 +24,7 @@ from analysis import schema
 from analysis.errors import AnalysisError
 from analysis.expression import Names, summary_names
 from analysis.independent.compare import compare_run
-from analysis.inputs import IDLE_NS, read_run
+from analysis.inputs import IDLE_NS, LIVED_NS, read_run
 from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import Notice, PortDirection
@@ -386,6 +386,17 @@ def acts_while_it_is_stopped(run: MadeRun) -> None:
     run.faults.append({"id": 2, "kind": "resume", "targets": ["p1/n1"], **times})
 
 
+def is_silent_until_it_is_killed(run: MadeRun) -> None:
+    """n4 is killed in the second second, started again, and keeps back all that it did before."""
+    at_ns = START_NS + LIVED_NS
+    run.records[3, 2] = [dataclasses.replace(r, at_ns=at_ns + 1, value=0) for r in (run.records[3, 1][0],)]
+    run.records[3, 2].append(dataclasses.replace(run.records.pop((3, 1))[-1], value=0))
+    line = {"id": 0, "kind": "crash", "targets": ["p1/n4"], "issued_ns": at_ns, "effective_ns": at_ns, "until_id": 1}
+    run.faults += [line, line | {"id": 1, "kind": "restart", "until_id": None}]
+    run.manifest["nodes"][3]["crashed"] = True
+    run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
+
+
 def is_silent_when_started_again(run: MadeRun) -> None:
     run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
 
@@ -412,6 +423,7 @@ def is_silent_when_started_again(run: MadeRun) -> None:
             "p1/n3 (incarnation 1) gives its record 28 an earlier time than the one before",
         ),
         (acts_while_it_is_stopped, "3 trace records tell of times at which a fault had stopped their nodes"),
+        (is_silent_until_it_is_killed, "fifo: p1/n4 (incarnation 1) left no trace records"),
         (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
     ],
 )
