@@ -2,13 +2,13 @@
 
 All tables have a column `run`, so that one pass judges any number of histories. The inputs:
 
-- `trace`: the records (analysis.schema.TRACE);
+- `trace`: the records (TRACE);
 - `member`: run, member, name, is_expected (it should have records);
 - `drained`: run, at_ns (NULL: it did not drain); no row where the trace alone decides;
 - `cut`: run, healed_ns (NULL: never) of each cut of the network;
 - `impaired`: run, element (a direction of a port or link), from_ns, loss_ratio of each change by a fault;
-- `started`: run, member, incarnation, ended_in_order (exit code 0), may_be_silent (a fault crashed it early); no row where
-  the trace alone decides;
+- `started`: run, member, incarnation, ended_in_order (exit code 0), may_be_silent (a fault crashed it early); no row
+  where the trace alone decides;
 - `lost_frames`: runs in which the collector lost frames.
 """
 
@@ -40,7 +40,7 @@ TRACE = pa.schema(
         *((name, LONG) for name in ("number", "at_ns", "clock_ns", "value", "size_bytes", "checksum")),
     ]
 )
-"""Same as analysis.schema.TRACE, which needs Spark."""
+"""The columns of analysis.schema.TRACE, which needs Spark, that the records themselves have."""
 MEMBER = pa.schema([("run", INT), ("member", INT), ("name", TEXT), ("is_expected", pa.bool_())])
 DRAINED = pa.schema([("run", INT), ("at_ns", LONG)])
 CUT = pa.schema([("run", INT), ("healed_ns", LONG)])
@@ -72,7 +72,7 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One run in memory. `trace`: as in schema.TRACE. `members`: all that should have left records."""
+    """One run in memory. `trace`: as in TRACE. `members`: all that should have left records."""
 
     trace: pa.Table
     members: Collection[int]

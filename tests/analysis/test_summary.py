@@ -28,7 +28,7 @@ from analysis.inputs import IDLE_NS, LIVED_NS, read_run
 from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import Notice, PortDirection
-from node.trace import Event, encode_trace
+from node.trace import MAX_RECORDS, Event, encode_trace
 from testbed.console import Console
 from testbed.run.perform import analyze_and_report
 from tests.analysis.runs import (
@@ -323,7 +323,7 @@ def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp
     assert {entry["verdict"] for entry in summary["properties"].values()} == {"unknown"}
     assert summary["properties"]["fifo"]["reason"] == "trace records of p1/n2 are missing"
     assert summary["verdict"] == "unknown"
-    assert summary["capture"]["trace_gaps"] == 30
+    assert summary["capture"]["trace_gaps"] == 5
 
 
 def submits_again(run: MadeRun) -> None:
@@ -353,6 +353,15 @@ def goes_back_in_time(run: MadeRun) -> None:
     records = run.records[0, 1]
     left = dataclasses.replace(records[-1], event=Event.REPORT, detail=Notice.LEFT, at_ns=records[-2].at_ns - 1_000_001)
     records.insert(len(records) - 1, left)
+
+
+def tells_of_its_submissions_late(run: MadeRun) -> None:
+    """n1's times are before all deliveries, and its records on the wire after the last."""
+    records = run.records.pop((0, 1))
+    for at in range(0, len(records), MAX_RECORDS):
+        part = records[at : at + MAX_RECORDS]
+        body = encode_trace(group=GROUP, node=0, node_incarnation=1, first=at + 1, records=part)
+        run.sightings.append(Sighting(records[-1].at_ns, 0, PortDirection.INBOUND, trace_frame(run.nodes[0], body)))
 
 
 def delivers_in_another_order_than_it_tells(run: MadeRun, *, tells_places: bool = True) -> None:
@@ -414,6 +423,10 @@ def is_silent_when_started_again(run: MadeRun) -> None:
         (foresees, "212 trace records tell of a time after the frame that carried them"),
         (garbles, "2 trace datagrams cannot be decoded or are of another group"),
         (goes_back_in_time, "p1/n1 (incarnation 1) gives its record 53 an earlier time than the one before"),
+        (
+            tells_of_its_submissions_late,
+            "p1/n2 (incarnation 1) delivers 10 messages before their submissions were on record",
+        ),
         (
             delivers_in_another_order_than_it_tells,
             "p1/n3 (incarnation 1) gives its record 28 a place before that of the delivery before",
