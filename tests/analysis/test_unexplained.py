@@ -142,6 +142,15 @@ def in_minority(**told: int) -> dict[str, Any]:
     return {"views": VIEWS | {"minorities": [GONE | told]}}
 
 
+def left_out_in_a_minority(kept: str = "134", *, ended: bool = False) -> dict[str, Any]:
+    """A view leaves p1/n2 out, which does not learn of it."""
+    views = excluded_from(kept)["views"]
+    return {"views": views | {"minorities": [GONE | {"delivered": 0, "ended": ended}]}}
+
+
+ALONE = left_out_in_a_minority()
+
+
 def absent(lacks: str) -> dict[str, Any]:
     one = {"member": "p1/n2", "incarnation": 2, "view": 3, "lacks": lacks}
     return {"views": VIEWS | {"absent": [one]}}
@@ -226,6 +235,12 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (BEGUN, [fault("crash", "p1/n2")], [OF_ITS_OWN]),
         (in_minority(delivered=0), [], []),
         (in_minority(delivered=2), [groups("2", "134")], [DELIVERED_ALONE]),
+        (ALONE, [], [WAS_EXCLUDED]),
+        (ALONE, [groups("2", "134")], []),
+        (ALONE, [groups("1", "234")], [WAS_EXCLUDED]),
+        (ALONE | ASKED, [], []),
+        (ALONE | EXCLUDED | {"views": ALONE["views"]}, [], [WAS_EXCLUDED]),
+        (left_out_in_a_minority(ended=True), [], []),
         (absent("views"), [fault("crash", "p1/n2")], [ABSENT + "is in no view"]),
         (absent("view"), [], [ABSENT + "did not install view 3, of which it is a member"]),
         (absent("state"), [], [ABSENT + "did not get the state in view 3"]),
