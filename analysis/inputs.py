@@ -421,6 +421,22 @@ def faults_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> l
     return [_fault(json.dumps(line), topology) for line in fault_lines]
 
 
+LIVED_NS = 1_000_000_000
+"""An incarnation that runs for so long has records on the wire: START is its first one, and a node holds none for more
+than TRACE_DELAY_NS."""
+
+
+def may_lack_records(inputs: RunInputs, one: NodeEnd) -> bool:
+    """Whether a fault crashed an incarnation so early that it took all its records along. Only of a first incarnation
+    the beginning is known: it is that of the load.
+    """
+    start_ns = inputs.manifest.phases.start_ns
+    if not one.crashed or one.incarnation != 1 or start_ns is None:
+        return one.crashed
+    stops = (fault for fault in inputs.faults if fault.kind in ("crash", "pause", "slow") and one.node in fault.targets)
+    return min((fault.issued_ns for fault in stops), default=start_ns) < start_ns + LIVED_NS
+
+
 IDLE_NS = 20_000_000
 """A node certainly does nothing from so long after a fault that stopped it has taken effect. A fault has taken effect
 when all processes of the node are frozen or gone; the rest is for programs whose clock is not read exactly."""

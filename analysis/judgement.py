@@ -23,7 +23,7 @@ from analysis.checks.properties import (
     Witness,
     merge,
 )
-from analysis.inputs import RunInputs, loses_all, open_cuts
+from analysis.inputs import RunInputs, loses_all, may_lack_records, open_cuts
 from analysis.requested_network import Network, RecordedFault
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
@@ -133,16 +133,15 @@ STILL_LOSING = "a port or link still lost every frame when the run drained"
 def unrecorded(inputs: RunInputs, *, ended: Collection[Incarnation], crashed: Collection[Incarnation]) -> str:
     """Text naming the incarnations of the manifest whose records are missing, all or the last, and those on record that
     were never started. Empty when there are none. `ended`, `crashed`: incarnations on record, with and without an end.
-
-    Only a fault that crashes a node may take all its records along.
     """
     index = {name: member for member, name in inputs.names.items()}
     started = {Incarnation(index[one.node], one.incarnation): one for one in inputs.manifest.nodes if one.node in index}
     due = {name: one for name, one in started.items() if name.member in inputs.members}
-    silent = [name for name, one in due.items() if not one.crashed and name not in ended and name not in crashed]
+    found = {*ended, *crashed}
+    silent = [name for name, one in due.items() if name not in found and not may_lack_records(inputs, one)]
     cut_off = [name for name, one in due.items() if one.exit == 0 and name in crashed]
     # A run that ended early may not have written its nodes down.
-    strange = {*ended, *crashed} - started.keys() if started else set()
+    strange = found - started.keys() if started else set()
     parts = [f"{_names_of(inputs, silent)} left no trace records"] if silent else []
     parts += [f"the last trace records of {_names_of(inputs, cut_off)} are missing"] if cut_off else []
     parts += [f"there are trace records of {_names_of(inputs, strange)}, never started"] if strange else []

@@ -58,6 +58,7 @@ TRACE = _table(
     ("value", LONG, "further value of the event"),
     ("size_bytes", LONG, "length of the payload with its stamp; SUBMIT and DELIVER only, else 0"),
     ("checksum", LONG, "CRC-32 of the payload after its stamp; SUBMIT and DELIVER only, else 0"),
+    ("seen_ns", LONG, "time at which its frame left the node"),
 )
 
 MESSAGES = _table(

@@ -202,7 +202,7 @@ def unexplained(
     excluded: Mapping[Incarnation, int],
     left: Mapping[Incarnation, int],
     asked_to_leave: Mapping[Incarnation, int],
-    crashed: Iterable[Incarnation],
+    crashed: Collection[Incarnation],
     views: Mapping[str, Any] | None,
     calls: Mapping[str, Any] | None,
     start_ns: int,
@@ -213,7 +213,7 @@ def unexplained(
     """
     return [
         *_leavings(circumstances, left, asked_to_leave),
-        *_exclusions(circumstances, excluded, views, start_ns),
+        *_exclusions(circumstances, excluded, views, start_ns, {*left, *asked_to_leave, *crashed}),
         *_crashes(circumstances, crashed),
         *(_of_views(views) if views is not None else ()),
         *(_of_calls(circumstances, calls) if calls is not None else ()),
@@ -234,10 +234,12 @@ def _exclusions(
     excluded: Mapping[Incarnation, int],
     views: Mapping[str, Any] | None,
     start_ns: int,
+    others: Collection[Incarnation],
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
-    Where no view leaves a member out, it cannot have been excluded.
+    Where no view leaves a member out, it cannot have been excluded. One that a view leaves out has been excluded, also
+    if it did not learn of it; not if it is of `others`.
     """
     if views is None and circumstances.records_views:
         yield from (f"{circumstances.named(one)} was excluded, but no view was recorded" for one in sorted(excluded))
@@ -247,7 +249,10 @@ def _exclusions(
         for change in (views["views"] if views is not None else ())
         for one in change["gone"]
     }
-    known = {str(node.name) for node in circumstances.network.topology.nodes()}
+    indexes = {str(node.name): node.index for node in circumstances.network.topology.nodes()}
+    known = indexes.keys()
+    gone = [Incarnation(indexes[name], number) for name, number in changes if name in known]
+    excluded = {one: 0 for one in gone if one not in others} | dict(excluded)
     found_by: dict[
         tuple[frozenset[int], frozenset[Element], frozenset[str]], set[str]
     ] = {}  # many members may be excluded at once

@@ -206,7 +206,7 @@ class _Maker:
         self._write_frames(origin, number, at_ns)
         for member in range(self._members):
             self._tell(member, origin, number, at_ns)
-            self._write_trace(member, int(at_ns[-1]) + 2 * DELAY_NS)
+            self._write_trace(member, int(at_ns[-1]))
 
     def close(self) -> int:
         """Write the last records; returns the time of the end, in ns."""
@@ -263,16 +263,18 @@ class _Maker:
         )
         self._waiting[member] = _joined(self._waiting[member], told)
 
-    def _write_trace(self, member: int, at_ns: int, *, is_last: bool = False) -> None:
+    def _write_trace(self, member: int, until_ns: int, *, is_last: bool = False) -> None:
+        """Write the records up to this time, in the order of their times; what fills no datagram waits."""
         waiting = self._waiting[member]
-        count = len(waiting) // MAX_RECORDS
+        waiting = waiting[np.argsort(waiting["at_ns"], kind="stable")]
+        count = int(np.count_nonzero(waiting["at_ns"] <= until_ns)) // MAX_RECORDS
         whole, self._waiting[member] = waiting[: count * MAX_RECORDS], waiting[count * MAX_RECORDS :]
         if count:
-            self._write_datagrams(member, whole.reshape(count, MAX_RECORDS), at_ns)
+            self._write_datagrams(member, whole.reshape(count, MAX_RECORDS))
         if is_last and len(self._waiting[member]):
-            self._write_datagrams(member, self._waiting[member][None, :], at_ns + 1)
+            self._write_datagrams(member, self._waiting[member][None, :])
 
-    def _write_datagrams(self, member: int, records: npt.NDArray[Any], at_ns: int) -> None:
+    def _write_datagrams(self, member: int, records: npt.NDArray[Any]) -> None:
         count, size = records.shape
         sample = Record(event=Event.START, at_ns=1, clock_ns=1)
         body = encode_trace(group=GROUP, node=member, node_incarnation=1, first=1, records=[sample] * size)
@@ -286,7 +288,7 @@ class _Maker:
         self._records[member] += count * size
         length = np.full(count, data.shape[1], np.int32)
         ports, directions = np.full(count, member), np.full(count, int(PortDirection.INBOUND), np.int8)
-        self._write(data, np.full(count, at_ns), ports, directions, length, range(count))
+        self._write(data, records["at_ns"][:, -1].astype(np.int64) + 1, ports, directions, length, range(count))
 
     def _write(
         self,

@@ -3,7 +3,7 @@
 checks.
 
 Rows do not pass through the JVM. Incarnations are grouped so that a task holds at most ROWS_PER_TASK records, 43 bytes
-each (96 in the incarnation that it walks), and all submissions, 16 bytes each. A longer incarnation has a task of its
+each (96 in the incarnation that it walks), and all submissions, 24 bytes each. A longer incarnation has a task of its
 own.
 """
 
@@ -45,6 +45,10 @@ ROWS_PER_TASK = 1 << 22
 SMALL_ROWS = 1 << 17
 """A trace of at most so many records is walked in this process: Spark would take longer to start."""
 
+CLOCK_ERROR_NS = 1_000_000
+"""Largest step of the capture's clock, CLOCK_REALTIME, in a run that is not invalid because of it. Both clocks are this
+machine's in every world, so nothing else can make a frame earlier than its records."""
+
 SAMPLED = 1 << 10
 """One message in so many is sampled to choose the cuts between spans."""
 
@@ -54,7 +58,7 @@ _MESSAGES, _DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.
 
 _COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail"),
-    *("origin", "incarnation", "extra", "number", "at_ns", "value", "size_bytes", "checksum"),
+    *("origin", "incarnation", "extra", "number", "at_ns", "value", "size_bytes", "checksum", "seen_ns"),
 )
 
 
@@ -144,10 +148,11 @@ def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarna
 
 
 class _Submitted(NamedTuple):
-    """All submitted messages, ascending by code, and their times."""
+    """All submitted messages, ascending by code, and the times of the records and of the frames that carried them."""
 
     message: Ints
     at_ns: Ints
+    seen_ns: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +177,7 @@ class _Plan:
         ):
             for incarnation in sorted(chunks):
                 facts, made = steps_of_incarnation(incarnation, chunks.pop(incarnation))
-                first, samples = steps.batches, list[Ints]()
+                first, samples, untold = steps.batches, list[Ints](), 0
                 for batch in made:
                     steps.write(batch)
                     samples.append(batch["message"].to_numpy()[::SAMPLED])
@@ -181,6 +186,11 @@ class _Plan:
                         messages.write(_messages(batch, incarnation, self.names))
                     elif kind == Step.DELIVERY:
                         deliveries.write(_deliveries(batch, incarnation, self.names, submitted))
+                        untold += _untold(batch, incarnation, submitted)
+                if untold and facts.is_gapless and not facts.mistake:
+                    facts = facts._replace(
+                        mistake=f"delivers {untold} messages before their submissions were on record"
+                    )
                 found.append(steps.incarnation(facts, first, samples))
         return found
 
@@ -228,7 +238,9 @@ def _read(trace: Path, incarnations: Collection[Incarnation]) -> tuple[dict[Inca
         keep = np.isin(codes, wanted) | (batch["event"].to_numpy() == Event.SUBMIT)
         records, codes = compact(batch.filter(pa.array(keep))), codes[keep]
         submissions = np.flatnonzero(is_own_submission(records, (codes >> 32 & 0xFFFF) << 16 | codes & 0xFFFF))
-        own.append((records.message[submissions], records.record[submissions], records.at_ns[submissions]))
+        seen_ns = pc.fill_null(batch["seen_ns"], 0).to_numpy()[keep]
+        columns = (records.message, records.record, records.at_ns, seen_ns)
+        own.append(tuple(column[submissions] for column in columns))
         for code, rows in _by_code(codes):
             if (incarnation := _incarnation(code)) in incarnations:
                 chunks[incarnation].append(records.select(rows))
@@ -237,12 +249,15 @@ def _read(trace: Path, incarnations: Collection[Incarnation]) -> tuple[dict[Inca
 
 def _submitted(parts: Sequence[tuple[Ints, ...]]) -> _Submitted:
     """First record of each submission."""
-    message, record, at_ns = (np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(3))
+    message, record, at_ns, seen_ns = (
+        np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(4)
+    )
     order = np.lexsort((record, message))
     message = message[order]
     is_first = np.ones(len(message), np.bool_)
     is_first[1:] = message[1:] != message[:-1]
-    return _Submitted(message[is_first], at_ns[order[is_first]])
+    first = order[is_first]
+    return _Submitted(message[is_first], at_ns[first], seen_ns[first])
 
 
 def _by_code(codes: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
@@ -304,7 +319,8 @@ def _deliveries(
     each.
     """
     message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
-    submit_ns, is_known = _requests(message, submitted)
+    place, is_known = _requests(message, submitted)
+    submit_ns = submitted.at_ns[place] if len(submitted.at_ns) else np.zeros(len(message), np.int64)
     latency_ns, fits = minus(at_ns, submit_ns)
     made = {
         "member": np.full(len(message), incarnation.member),
@@ -328,11 +344,22 @@ def _payload(steps: pa.RecordBatch) -> dict[str, Ints]:
     return {"size_bytes": payload_size_bytes(payload), "checksum": payload_checksum(payload)}
 
 
-def _requests(message: Ints, submitted: _Submitted) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _untold(steps: pa.RecordBatch, incarnation: Incarnation, submitted: _Submitted) -> int:
+    """Number of deliveries of messages of others whose SUBMIT was not on the wire yet: that record leaves first."""
+    message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
+    place, is_known = _requests(message, submitted)
+    if not is_known.any():
+        return 0
+    is_early = is_known & (at_ns < submitted.seen_ns[place] - CLOCK_ERROR_NS)
+    return int(np.count_nonzero(is_early & (message >> 32 & 0xFFFFFFFF != incarnation.code)))
+
+
+def _requests(message: Ints, submitted: _Submitted) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Places of these messages among the submitted ones, and a mask of those that were."""
     if not len(submitted.message):
-        return np.zeros(len(message), np.int64), np.zeros(len(message), np.bool_)
+        return np.zeros(len(message), np.intp), np.zeros(len(message), np.bool_)
     place = np.minimum(np.searchsorted(submitted.message, message), len(submitted.message) - 1)
-    return submitted.at_ns[place], submitted.message[place] == message
+    return place, submitted.message[place] == message
 
 
 def _name(incarnation: Incarnation, names: Sequence[str], count: int) -> pa.DictionaryArray:

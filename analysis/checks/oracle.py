@@ -20,6 +20,7 @@ from analysis.checks.properties import (
     INVENTED,
     STANDING,
     TOO_EARLY,
+    UNDER_THE_ORDER,
     Evidence,
     Finding,
     Incarnation,
@@ -35,6 +36,7 @@ from analysis.checks.properties import (
     is_judged,
     is_possible,
     judge,
+    no_order_of_views,
     order_witness,
     undrained_reason,
 )
@@ -256,7 +258,9 @@ def total_order(run: JudgedRun) -> Tally:
     message comes before itself. In a run with views it is judged view by view.
     """
     if run.synchrony.has_views:
-        return oracle_views.total_order(run.synchrony)
+        found = oracle_views.total_order(run.synchrony)
+        broken = [kind for kind in UNDER_THE_ORDER if _CHECKS[kind](run).violations]
+        return found._replace(excuse=no_order_of_views(broken[-1])) if broken else found
     predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
     for incarnation, sequence in run.in_order.items():
         if sequence and not incarnation.is_joiner:

@@ -59,6 +59,8 @@ def run_facts(
     cut_short = [incarnation for incarnation, detail in stops.items() if detail == 0]
     in_minority = [one.incarnation for one in incarnations if one.incarnation in stops and one.views.is_in_minority]
     silent = sorted(set(members) - set(seen))
+    is_for_objects = any(one.is_for_objects for one in incarnations)
+    mistakes = {one.incarnation: one.mistake or ("" if is_for_objects else one.turn) for one in incarnations}
     return RunFacts(
         level=_judged_level(incarnations),
         full=tuple(full),
@@ -79,11 +81,11 @@ def run_facts(
         has_views=any(one.views.installations for one in incarnations),
         crashed=frozenset(one.incarnation for one in incarnations if one.end_detail < 0),
         missing_records=sum(one.missing_records for one in incarnations),
-        mistakes={one.incarnation: one.mistake for one in incarnations if one.mistake},
+        mistakes={incarnation: mistake for incarnation, mistake in mistakes.items() if mistake},
         evidence=Evidence(
             gap=gap_reason(gaps, silent, names),
             undrained=undrained_reason(cut_short, len(full), names, in_minority),
-            addressed=ADDRESSED_TO_OBJECTS if any(one.is_for_objects for one in incarnations) else "",
+            addressed=ADDRESSED_TO_OBJECTS if is_for_objects else "",
         ),
     )
 

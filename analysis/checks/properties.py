@@ -245,6 +245,15 @@ NO_MESSAGE_GIVEN = "several members took requests, but no core is on record to h
 GIVEN_BUT_NOT_SENT = "a core was given a message that its sender has no record of, although it did not crash"
 """Excuses of grant order: the order of the requests is not on record."""
 
+UNDER_THE_ORDER = (Property.VIEW_AGREEMENT, Property.SAME_VIEW, Property.VIRTUAL_SYNCHRONY)
+"""The properties that make one order of the orders in views."""
+
+
+def no_order_of_views(kind: Property) -> str:
+    """Excuse of a total order that holds in each view, where one of UNDER_THE_ORDER is violated."""
+    return f"it holds in each view, but {kind.value} is violated"
+
+
 _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.VALIDITY: "no message was submitted",
     Property.MUTUAL_EXCLUSION: "nobody entered a critical section",

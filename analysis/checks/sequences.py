@@ -51,8 +51,8 @@ NOT_COMPARED = -(1 << 63)
 ROWS_AT_ONCE = 1 << 16
 
 BACK_NS = 1_000_000
-"""So much earlier than the record before it a report LEFT may be: threads may number theirs in another order than they
-read the clock."""
+"""So much earlier than the record before it a record may be: threads may number theirs in another order than they read
+the clock."""
 
 STEPS = pa.schema(
     [
@@ -98,8 +98,11 @@ class IncarnationFacts(NamedTuple):
     is_for_objects: bool
     """Whether some of its messages are addressed to objects."""
     mistake: str
-    """The mistake in its times, its end or the count of its submissions; empty: there is none, or records are missing.
+    """The mistake in its times, its places, its end or the count of its submissions; empty: there is none, or records
+    are missing.
     """
+    turn: str
+    """The mistake in the order of its submissions and deliveries, in a run whose messages are for members; or empty."""
     views: ViewRecords
 
 
@@ -232,6 +235,7 @@ def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> 
         last_ns=int(records.at_ns[-1]),
         is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
         mistake=_mistake(records, submissions, end) if is_gapless else "",
+        turn=_turn(records, np.isin(records.event, (Event.SUBMIT, Event.DELIVER))) if is_gapless else "",
         views=_views(records),
     )
 
@@ -239,7 +243,7 @@ def _facts_of(incarnation: Incarnation, records: Records, submissions: Rows) -> 
 def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
     """A submission under a number that was used before, or without a record, would be owed by nobody. A record after
     STOP or ENDED would count as if it came before. Times that go back would set the ends of sections before their
-    beginnings. (Where processes of their own serve objects, records of other events come later than they happen.)
+    beginnings. Deliveries whose places go back are told in another order than they happened in.
     """
     numbers = records.message[submissions] & 0xFFFFFFFF
     due = np.arange(1, len(numbers) + 1)
@@ -252,8 +256,17 @@ def _mistake(records: Records, submissions: Rows, end: Rows) -> str:
         return f"tells of {told} submissions at its end, and recorded {len(submissions)}"
     if len(end) and end[0] + 1 < records.size:
         return "has records after its end"
-    is_left = (records.event == Event.REPORT) & (records.detail == Notice.LEFT)
-    back = np.flatnonzero(is_left[1:] & (records.at_ns[1:] < records.at_ns[:-1] - BACK_NS))
+    good = np.flatnonzero((records.event == Event.DELIVER) & (records.detail != Level.OPTIMISTIC))
+    if len(back := np.flatnonzero(records.value[good[1:]] < records.value[good[:-1]])):
+        return f"gives its record {records.record[good[back[0] + 1]]} a place before that of the delivery before"
+    return _turn(records, (records.event == Event.REPORT) & (records.detail == Notice.LEFT))
+
+
+def _turn(records: Records, is_meant: Mask) -> str:
+    """The first of these records with an earlier time than the record before it. (Where processes of their own serve
+    objects, records of most events come later than they happen.)
+    """
+    back = np.flatnonzero(is_meant[1:] & (records.at_ns[1:] < records.at_ns[:-1] - BACK_NS))
     return f"gives its record {records.record[back[0] + 1]} an earlier time than the one before" if len(back) else ""
 
 

@@ -18,7 +18,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analysis.checks.properties import NO_VIEW, VIEW_PROPERTIES, Incarnation, MessageId, Place, Property, Tally, Witness
+from analysis.checks.properties import (
+    NO_VIEW,
+    UNDER_THE_ORDER,
+    VIEW_PROPERTIES,
+    Incarnation,
+    MessageId,
+    Place,
+    Property,
+    Tally,
+    Witness,
+    no_order_of_views,
+)
 from analysis.checks.views import Installation, ViewRecords
 
 Ints = npt.NDArray[np.int64]
@@ -123,7 +134,7 @@ class Run:
 def tallies(run: Run) -> dict[Property, Tally]:
     """Tallies of VIEW_PROPERTIES and total order."""
     judge = _Judge(run)
-    return {
+    found = {
         Property.VIEW_AGREEMENT: judge.view_agreement(),
         Property.SAME_VIEW: judge.same_view(),
         Property.VIRTUAL_SYNCHRONY: judge.virtual_synchrony(),
@@ -131,6 +142,10 @@ def tallies(run: Run) -> dict[Property, Tally]:
         Property.STATE_TRANSFER: judge.state_transfer(),
         Property.TOTAL_ORDER: judge.total_order(),
     }
+    for kind in UNDER_THE_ORDER:
+        if found[kind].violations:
+            found[Property.TOTAL_ORDER] = found[Property.TOTAL_ORDER]._replace(excuse=no_order_of_views(kind))
+    return found
 
 
 def without_views() -> dict[Property, Tally]:

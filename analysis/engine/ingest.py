@@ -41,10 +41,6 @@ FRAME_CLASSES = (*CLASSES, "trace", "other")
 MAX_FLOWS = 100_000
 """Most flows that are kept, the greatest: more than any run has, but a hostile capture may hold millions."""
 
-CLOCK_ERROR_NS = 1_000_000
-"""Largest step of the capture's clock, CLOCK_REALTIME, in a run that is not invalid because of it. Both clocks are this
-machine's in every world, so nothing else can make a frame earlier than its records."""
-
 SENT_KEYS = ("bin", "class", "kind", "inner")
 FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
 
@@ -256,7 +252,8 @@ class _Task:
         for notice in self._notices:
             self._notices[notice] += int((reports == int(notice)).sum())
         keep = is_ours & is_own
-        self._future += int(self._is_future(records["at_ns"], carriers.time_ns[carrier])[keep].sum())
+        seen_ns, has_time = incarnations.minus(carriers.time_ns[carrier], np.int64(self.plan.clock_offset_ns))
+        self._future += int((has_time & _is_future(records["at_ns"], seen_ns))[keep].sum())
         for member, edges_ns in self.plan.idle_ns.items():
             at_ns = records["at_ns"][keep & (records["node"] == member)]
             self._idle += int((np.searchsorted(edges_ns, at_ns, "right") % 2).sum())
@@ -264,13 +261,14 @@ class _Task:
             incarnations.codes_of(records["node"][keep], records["node_incarnation"][keep])
         )
         renamed = {"member": "node", "member_incarnation": "node_incarnation"}
-        return conformed({name: records[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
+        made = {name: records[renamed.get(name, name)][keep] for name in _TRACE.names if name != "seen_ns"}
+        return conformed(made | {"seen_ns": pa.array(seen_ns[keep], mask=~has_time[keep])}, _TRACE)
 
-    def _is_future(self, at_ns: npt.NDArray[np.int64], seen_ns: npt.NDArray[np.int64]) -> Mask:
-        """Whether a record tells of a time after its frame was seen. Negative: a number of 64 bits, unsigned."""
-        frame_ns, has_time = incarnations.minus(seen_ns, np.int64(self.plan.clock_offset_ns))
-        later_ns, fits = incarnations.minus(at_ns, frame_ns)
-        return np.asarray(has_time & ((at_ns < 0) | ~fits | (later_ns > CLOCK_ERROR_NS)))
+
+def _is_future(at_ns: npt.NDArray[np.int64], seen_ns: npt.NDArray[np.int64]) -> Mask:
+    """Whether a record tells of a time after its frame was seen. Negative: a number of 64 bits, unsigned."""
+    later_ns, fits = incarnations.minus(at_ns, seen_ns)
+    return np.asarray((at_ns < 0) | ~fits | (later_ns > incarnations.CLOCK_ERROR_NS))
 
 
 class _Sums:

@@ -2,13 +2,13 @@
 
 All tables have a column `run`, so that one pass judges any number of histories. The inputs:
 
-- `trace`: the records (analysis.schema.TRACE);
+- `trace`: the records (TRACE);
 - `member`: run, member, name, is_expected (it should have records);
 - `drained`: run, at_ns (NULL: it did not drain); no row where the trace alone decides;
 - `cut`: run, healed_ns (NULL: never) of each cut of the network;
 - `impaired`: run, element (a direction of a port or link), from_ns, loss_ratio of each change by a fault;
-- `started`: run, member, incarnation, ended_in_order (exit code 0), was_crashed (by a fault); no row where the trace
-  alone decides;
+- `started`: run, member, incarnation, ended_in_order (exit code 0), may_be_silent (a fault crashed it early); no row
+  where the trace alone decides;
 - `lost_frames`: runs in which the collector lost frames.
 """
 
@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pds
 
-from analysis.checks.properties import Incarnations, Property, Verdict
+from analysis.checks.properties import UNDER_THE_ORDER, Incarnations, Property, Verdict
 from analysis.errors import AnalysisError
-from analysis.inputs import RunInputs
+from analysis.inputs import RunInputs, may_lack_records
 
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
 
@@ -40,7 +40,7 @@ TRACE = pa.schema(
         *((name, LONG) for name in ("number", "at_ns", "clock_ns", "value", "size_bytes", "checksum")),
     ]
 )
-"""Same as analysis.schema.TRACE, which needs Spark."""
+"""The columns of analysis.schema.TRACE, which needs Spark, that the records themselves have."""
 MEMBER = pa.schema([("run", INT), ("member", INT), ("name", TEXT), ("is_expected", pa.bool_())])
 DRAINED = pa.schema([("run", INT), ("at_ns", LONG)])
 CUT = pa.schema([("run", INT), ("healed_ns", LONG)])
@@ -48,7 +48,7 @@ IMPAIRED = pa.schema([("run", INT), ("element", TEXT), ("from_ns", LONG), ("loss
 STARTED = pa.schema(
     [
         *((name, INT) for name in ("run", "member", "incarnation")),
-        *((name, pa.bool_()) for name in ("ended_in_order", "was_crashed")),
+        *((name, pa.bool_()) for name in ("ended_in_order", "may_be_silent")),
     ]
 )
 LOST_FRAMES = pa.schema([("run", INT)])
@@ -72,7 +72,7 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One run in memory. `trace`: as in schema.TRACE. `members`: all that should have left records."""
+    """One run in memory. `trace`: as in TRACE. `members`: all that should have left records."""
 
     trace: pa.Table
     members: Collection[int]
@@ -124,7 +124,9 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
     ]
     members = [(0, member, name, member in inputs.members) for member, name in inputs.names.items()]
     started = [
-        (0, index[one.node], one.incarnation, one.exit == 0, one.crashed) for one in manifest.nodes if one.node in index
+        (0, index[one.node], one.incarnation, one.exit == 0, may_lack_records(inputs, one))
+        for one in manifest.nodes
+        if one.node in index
     ]
     try:
         with _opened() as database:
@@ -162,6 +164,9 @@ def _opinions(
     for name in _facts():
         database.execute(_text(name))
     for kind in kinds:
+        for under in UNDER_THE_ORDER if kind is Property.TOTAL_ORDER else ():
+            database.execute(_text(f"properties/{under.value}.sql"))
+            database.execute(_NO_ORDER_OF_VIEWS, {"reason": f"{under.value} is violated"})
         database.execute(_text(f"properties/{kind.value}.sql"))
         given = {
             "property": kind.value,
@@ -178,6 +183,13 @@ def _opinions(
                 for run, verdict, checked, violations, reason, witness in rows
             },
         )
+
+
+_NO_ORDER_OF_VIEWS = """
+INSERT INTO excuse SELECT DISTINCT run, 'total_order', $reason FROM violation
+WHERE run NOT IN (SELECT run FROM excuse WHERE property = 'total_order')
+"""
+"""The orders in the views of these runs are no order of all messages."""
 
 
 def table_of(incarnations: Incarnations) -> pa.Table:

@@ -160,7 +160,7 @@ def _unexplained(
         excluded={one.incarnation: one.last_ns for one in ended if one.incarnation not in left},
         left=left,
         asked_to_leave=asked_to_leave,
-        crashed=(),  # only a fault ends a simulated node
+        crashed=[one.incarnation for one in timelines if one.end_detail < 0],
         views=results["views"],
         calls=results["calls"],
         start_ns=START_NS,

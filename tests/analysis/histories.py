@@ -715,7 +715,7 @@ def trace_of(history: PlainHistory) -> pa.Table:
         (
             *(*incarnation, r.record, int(r.event), int(r.detail), *r.message[:2], r.extra, r.message.number),
             *(r.at_ns, r.clock_ns, (r.value + (1 << 63)) % (1 << 64) - (1 << 63)),  # 64 bits, signed
-            *(r.size_bytes, r.checksum),
+            *(r.size_bytes, r.checksum, r.at_ns),
         )
         for incarnation, records in history.items()
         for r in records

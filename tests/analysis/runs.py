@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,13 +174,21 @@ class MadeRun:
 
     def _trace_frames(self) -> Iterable[Sighting]:
         for (member, incarnation), records in self.records.items():
-            for at in range(0, len(records), MAX_RECORDS):
-                if at == MAX_RECORDS and (member, incarnation) in self.missing_trace:
+            for place, (at, part) in enumerate(_datagrams(records)):
+                if place == 1 and (member, incarnation) in self.missing_trace:
                     continue
-                part = records[at : at + MAX_RECORDS]
                 body = encode_trace(group=GROUP, node=member, node_incarnation=incarnation, first=at + 1, records=part)
                 data = trace_frame(self.nodes[member], body)
                 yield Sighting(max(r.at_ns for r in part) + self.trace_after_ns, member, PortDirection.INBOUND, data)
+
+
+def _datagrams(records: Sequence[Record]) -> Iterator[tuple[int, Sequence[Record]]]:
+    """Records of each trace datagram, and their place: as in nodes, a submission is on the wire at once."""
+    begin = 0
+    for end, record in enumerate(records, start=1):
+        if record.event is Event.SUBMIT or end - begin == MAX_RECORDS or end == len(records):
+            yield begin, records[begin:end]
+            begin = end
 
 
 def udp_frame(sender: Node, receiver: Node | None, port: int, body: bytes) -> bytes:

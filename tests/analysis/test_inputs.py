@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from analysis.errors import AnalysisError
-from analysis.inputs import IDLE_NS, idle_ns, open_cuts, read_run
-from tests.analysis.runs import MadeRun
+from analysis.inputs import IDLE_NS, LIVED_NS, NodeEnd, idle_ns, may_lack_records, open_cuts, read_run
+from tests.analysis.runs import START_NS, MadeRun
 from topologies.model import Impairment
 
 
@@ -61,6 +61,30 @@ def test_a_node_is_idle_from_some_time_after_it_was_stopped(tmp_path: Path, case
     ends = [edge if edge == 2**62 else edge * second for edge in edges]
     assert found.get(1, []) == [end + (0 if k % 2 else 10**6 + IDLE_NS) for k, end in enumerate(ends)]
     assert found.keys() <= {1}
+
+
+EARLY, LATE = START_NS + LIVED_NS - 1, START_NS + LIVED_NS
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_ns", "incarnation", "is_crashed", "may"),
+    [
+        ("crash", LATE, 1, True, False),
+        ("crash", EARLY, 1, True, True),
+        ("pause", EARLY, 1, True, True),
+        ("impair", EARLY, 1, True, False),
+        ("crash", LATE, 2, True, True),
+        ("crash", EARLY, 1, False, False),
+    ],
+)
+def test_a_crash_takes_all_records_of_a_short_life(
+    tmp_path: Path, kind: str, at_ns: int, incarnation: int, is_crashed: bool, may: bool
+) -> None:
+    """n1 is crashed at LATE, and one fault strikes it by then."""
+    run = MadeRun(faults=[FAULT | {"kind": kind, "issued_ns": at_ns}, FAULT | {"kind": "crash", "issued_ns": LATE}])
+    end = NodeEnd(node="p1/n1", incarnation=incarnation, crashed=is_crashed)
+
+    assert may_lack_records(read_run(run.write(tmp_path / "run")), end) is may
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,11 @@ from analysis import schema
 from analysis.errors import AnalysisError
 from analysis.expression import Names, summary_names
 from analysis.independent.compare import compare_run
-from analysis.inputs import IDLE_NS, read_run
+from analysis.inputs import IDLE_NS, LIVED_NS, read_run
 from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import Notice, PortDirection
-from node.trace import Event, encode_trace
+from node.trace import MAX_RECORDS, Event, encode_trace
 from testbed.console import Console
 from testbed.run.perform import analyze_and_report
 from tests.analysis.runs import (
@@ -323,7 +323,7 @@ def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp
     assert {entry["verdict"] for entry in summary["properties"].values()} == {"unknown"}
     assert summary["properties"]["fifo"]["reason"] == "trace records of p1/n2 are missing"
     assert summary["verdict"] == "unknown"
-    assert summary["capture"]["trace_gaps"] == 30
+    assert summary["capture"]["trace_gaps"] == 5
 
 
 def submits_again(run: MadeRun) -> None:
@@ -355,6 +355,35 @@ def goes_back_in_time(run: MadeRun) -> None:
     records.insert(len(records) - 1, left)
 
 
+def tells_of_its_submissions_late(run: MadeRun) -> None:
+    """n1's times are before all deliveries, and its records on the wire after the last."""
+    records = run.records.pop((0, 1))
+    for at in range(0, len(records), MAX_RECORDS):
+        part = records[at : at + MAX_RECORDS]
+        body = encode_trace(group=GROUP, node=0, node_incarnation=1, first=at + 1, records=part)
+        run.sightings.append(Sighting(records[-1].at_ns, 0, PortDirection.INBOUND, trace_frame(run.nodes[0], body)))
+
+
+def delivers_in_another_order_than_it_tells(run: MadeRun, *, tells_places: bool = True) -> None:
+    """n3 takes two messages the other way round. It numbers the two records as the others do, and gives them the true
+    places or times.
+    """
+    records = run.records[2, 1]
+    first, second = [at for at, record in enumerate(records) if record.event is Event.DELIVER][20:22]
+    one, other = records[first], records[second]
+    if tells_places:
+        records[first], records[second] = (
+            dataclasses.replace(one, value=other.value),
+            dataclasses.replace(other, value=one.value),
+        )
+    else:
+        records[first] = dataclasses.replace(one, at_ns=other.at_ns + 1_000_001)
+
+
+def delivers_earlier_than_it_tells(run: MadeRun) -> None:
+    delivers_in_another_order_than_it_tells(run, tells_places=False)
+
+
 def acts_while_it_is_stopped(run: MadeRun) -> None:
     """n1 is paused, n2 is killed, and neither stops: of their last records one is of that time."""
     for number, (kind, node) in enumerate((("pause", "p1/n1"), ("crash", "p1/n2"))):
@@ -364,6 +393,17 @@ def acts_while_it_is_stopped(run: MadeRun) -> None:
     at_ns = run.records[0, 1][-1].at_ns
     times = {"issued_ns": at_ns, "effective_ns": at_ns}
     run.faults.append({"id": 2, "kind": "resume", "targets": ["p1/n1"], **times})
+
+
+def is_silent_until_it_is_killed(run: MadeRun) -> None:
+    """n4 is killed in the second second, started again, and keeps back all that it did before."""
+    at_ns = START_NS + LIVED_NS
+    run.records[3, 2] = [dataclasses.replace(r, at_ns=at_ns + 1, value=0) for r in (run.records[3, 1][0],)]
+    run.records[3, 2].append(dataclasses.replace(run.records.pop((3, 1))[-1], value=0))
+    line = {"id": 0, "kind": "crash", "targets": ["p1/n4"], "issued_ns": at_ns, "effective_ns": at_ns, "until_id": 1}
+    run.faults += [line, line | {"id": 1, "kind": "restart", "until_id": None}]
+    run.manifest["nodes"][3]["crashed"] = True
+    run.manifest["nodes"].append({"node": "p1/n4", "incarnation": 2, "exit": -15})
 
 
 def is_silent_when_started_again(run: MadeRun) -> None:
@@ -383,7 +423,20 @@ def is_silent_when_started_again(run: MadeRun) -> None:
         (foresees, "212 trace records tell of a time after the frame that carried them"),
         (garbles, "2 trace datagrams cannot be decoded or are of another group"),
         (goes_back_in_time, "p1/n1 (incarnation 1) gives its record 53 an earlier time than the one before"),
+        (
+            tells_of_its_submissions_late,
+            "p1/n2 (incarnation 1) delivers 10 messages before their submissions were on record",
+        ),
+        (
+            delivers_in_another_order_than_it_tells,
+            "p1/n3 (incarnation 1) gives its record 28 a place before that of the delivery before",
+        ),
+        (
+            delivers_earlier_than_it_tells,
+            "p1/n3 (incarnation 1) gives its record 28 an earlier time than the one before",
+        ),
         (acts_while_it_is_stopped, "3 trace records tell of times at which a fault had stopped their nodes"),
+        (is_silent_until_it_is_killed, "fifo: p1/n4 (incarnation 1) left no trace records"),
         (is_silent_when_started_again, "validity: p1/n4 (incarnation 2) left no trace records"),
     ],
 )

@@ -142,6 +142,10 @@ def in_minority(**told: int) -> dict[str, Any]:
     return {"views": VIEWS | {"minorities": [GONE | told]}}
 
 
+LEFT_OUT = {"views": EXCLUDED["views"]}
+"""It does not learn of its exclusion."""
+
+
 def absent(lacks: str) -> dict[str, Any]:
     one = {"member": "p1/n2", "incarnation": 2, "view": 3, "lacks": lacks}
     return {"views": VIEWS | {"absent": [one]}}
@@ -206,7 +210,11 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (excluded_from("13", "bad_pair"), [], [WAS_EXCLUDED]),
         (EXCLUDED | {"views": None}, [fault("pause", "p1/n2")], [NO_VIEW]),
         (EXCLUDED | {"views": VIEWS}, [fault("pause", "p1/n2")], [LEFT_OUT_OF_NONE]),
-        (EXCLUDED | {"excluded": {N3: LATE}}, [fault("pause", "p1/n3")], [LEFT_OUT_OF_NONE.replace("n2", "n3")]),
+        (
+            EXCLUDED | {"excluded": {N2: AT_NS, N3: LATE}},
+            [fault("pause", "p1/n2")],
+            [LEFT_OUT_OF_NONE.replace("n2", "n3")],
+        ),
         (
             BOTH_EXCLUDED,
             [fault("pause", "p1/n2")],
@@ -226,6 +234,11 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (BEGUN, [fault("crash", "p1/n2")], [OF_ITS_OWN]),
         (in_minority(delivered=0), [], []),
         (in_minority(delivered=2), [groups("2", "134")], [DELIVERED_ALONE]),
+        (LEFT_OUT, [], [WAS_EXCLUDED]),
+        (LEFT_OUT, [groups("2", "134")], []),
+        (LEFT_OUT, [groups("1", "234")], [WAS_EXCLUDED]),
+        (LEFT_OUT | ASKED, [], []),
+        (LEFT_OUT | CRASHED, [], [NO_END]),
         (absent("views"), [fault("crash", "p1/n2")], [ABSENT + "is in no view"]),
         (absent("view"), [], [ABSENT + "did not install view 3, of which it is a member"]),
         (absent("state"), [], [ABSENT + "did not get the state in view 3"]),

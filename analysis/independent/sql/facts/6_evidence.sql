@@ -30,7 +30,7 @@ WHERE is_expected AND ended_in_order AND (run, member, started.incarnation) NOT 
 UNION ALL
 SELECT run, coalesce(name, 'member ' || member) || ' (incarnation ' || incarnation || ') left no trace records'
 FROM started JOIN member USING (run, member) ANTI JOIN process USING (run, member, incarnation)
-WHERE is_expected AND NOT was_crashed
+WHERE is_expected AND NOT may_be_silent
 UNION ALL
 SELECT run, 'there are trace records of ' || name || ', never started'
 FROM process JOIN process_name USING (process) ANTI JOIN started USING (run, member, incarnation)

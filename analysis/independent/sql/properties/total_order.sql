@@ -7,6 +7,8 @@
 -- delivery, one is a prefix of the other. (2) The same holds for all of what they deliver there of any two that have
 -- certainly not closed the view: those that end in it with ENDED or STOP, and those that crash there after a void
 -- delivery. (3) At level FINAL nobody delivers more in a view than a survivor that has the state.
+-- These orders are one order only if nobody breaks view agreement, same view or virtual synchrony: else it is not passed (the
+-- caller fills `excuse`).
 
 CREATE OR REPLACE TEMP VIEW checked AS
 SELECT process.run, has_views, is_joiner, delivery.*,
