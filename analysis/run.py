@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 
 from analysis.errors import AnalysisError
 from analysis.expression import ExpressionError, Unknown, evaluate, parse
-from analysis.files import MAX_BYTES, is_of, read_json
+from analysis.files import MAX_BYTES, is_of, read_bytes, read_json
 from analysis.metrics import sweep_rows
 from topologies import load
+from topologies.formats.errors import InputError
 from topologies.model import Topology
 
 
@@ -49,8 +50,14 @@ class Run:
 
     @cached_property
     def topology(self) -> Topology:
-        """The network."""
-        return load.load(self.path / "topology.yaml")
+        """The network. Raises AnalysisError."""
+        path = self.path / "topology.yaml"
+        try:
+            return load.loads(read_bytes(path), str(path))
+        except InputError as error:
+            raise AnalysisError(str(error)) from error
+        except (OSError, ValueError) as error:
+            raise AnalysisError(f"{path}: cannot be read ({error})") from error
 
     @cached_property
     def faults(self) -> pd.DataFrame:

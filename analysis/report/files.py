@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from analysis import formatting as words
-from analysis.files import parse_json, read_json, read_text
+from analysis.files import parse_json, read_bytes, read_json, read_text
 from analysis.traffic.flows import is_foreign
 from collector.records import Event, Notice
 from topologies import load
@@ -125,9 +125,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
 
 
 def _read_topology(path: Path) -> Topology | None:
-    if not path.exists():
-        raise FileNotFoundError(path)
-    return load.load(path)
+    return load.loads(read_bytes(path), str(path))
 
 
 def _read_faults(path: Path) -> tuple[list[Mapping[str, Any]], int]:
