@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from analysis.errors import AnalysisError
 from analysis.expression import ExpressionError, Unknown, evaluate, parse
 from analysis.files import MAX_BYTES, is_of, read_bytes, read_json
 from analysis.metrics import sweep_rows
+from analysis.tables import table_at
 from topologies import load
 from topologies.formats.errors import InputError
 from topologies.model import Topology
@@ -80,7 +81,10 @@ class Run:
             known = ", ".join(self.tables) or f"none yet; make them with: orderbed analyze {self.path}"
             raise AnalysisError(f"{self.path}: there is no table {name!r}; there are: {known}")
         # One file, or a directory of parts when the table is large.
-        table = pq.read_table(path, columns=None if columns is None else list(columns))
+        try:
+            table = table_at(path).to_table(columns=None if columns is None else list(columns))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise AnalysisError(f"{path}: cannot be read ({error})") from error
         frame: pd.DataFrame = table.to_pandas()
         return frame
 
