@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,18 @@ def test_the_same_rows_travelled_with_many_times_their_size() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [os.mkfifo, Path.touch, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(".")],
+    [
+        os.mkfifo,
+        Path.touch,
+        Path.mkdir,
+        *(partial(Path.symlink_to, target=name) for name in ("nowhere", ".", "x" * 300)),
+    ],
 )
-@pytest.mark.parametrize("name", ["tables", f".tables.{os.getpid()}.old", f".tables.{2**31}"])
+@pytest.mark.parametrize("name", ["tables", ".tables.{}.old", f".tables.{2**31}"])
 def test_what_a_stranger_put_in_the_place_of_tables_is_replaced(
     tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
-    make(tmp_path / name)
+    make(tmp_path / name.format(os.getpid()))
     with replace_tables(tmp_path) as stage:
         (stage.directory / "new").touch()
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
