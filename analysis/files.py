@@ -42,6 +42,14 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     return content
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is such a file. False for a link to a name that is too long, for which pathlib raises."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def digest(path: Path) -> str:
     """Short digest of a text file, to tell it from another. Raises OSError, and ValueError as `read_text` does."""
     return hashlib.sha256(read_text(path).encode("utf-8")).hexdigest()[:16]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.errors import AnalysisError
-from analysis.files import parse_json, read_bytes
+from analysis.files import is_there, parse_json, read_bytes
 from analysis.formatting import is_end
 from analysis.requested_network import END_NS, Network, RecordedFault, build, impairment_of
 from topologies import load
@@ -366,7 +366,7 @@ def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], li
     lines: list[Mapping[str, Any]] = []
     faults: list[RecordedFault] = []
     unread = 0
-    if not path.exists():
+    if not is_there(path):
         return lines, faults, unread
     written = [text for text in _text(path).splitlines() if text.strip()]
     pairs = 0

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from analysis.errors import AnalysisError
 from analysis.expression import ExpressionError, Unknown, evaluate, parse
-from analysis.files import MAX_BYTES, is_of, read_bytes, read_json
+from analysis.files import MAX_BYTES, is_of, is_there, read_bytes, read_json
 from analysis.metrics import sweep_rows
 from analysis.tables import table_at
 from topologies import load
@@ -77,7 +77,7 @@ class Run:
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """A table (`analysis.schema`), or some of its columns. Raises AnalysisError when there is none of that name."""
         path = self.path / "tables" / f"{name}.parquet"
-        if not path.exists():
+        if not is_there(path):
             known = ", ".join(self.tables) or f"none yet; make them with: orderbed analyze {self.path}"
             raise AnalysisError(f"{self.path}: there is no table {name!r}; there are: {known}")
         # One file, or a directory of parts when the table is large.
