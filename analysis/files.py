@@ -27,16 +27,27 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def read_text(path: Path, *, errors: str = "replace", max_bytes: int = MAX_BYTES) -> str:
-    """Text of a file. `errors`: of the decoding. Raises OSError; ValueError for a file that is larger than `max_bytes`,
-    or no plain file.
-    """
+    """Text of a file. `errors`: of the decoding. Raises as `read_bytes`."""
+    return read_bytes(path, max_bytes=max_bytes).decode("utf-8", errors)
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """Content of a file. Raises OSError; ValueError for a file that is larger than `max_bytes`, or no plain file."""
     with open(path, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no plain file")
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"it is larger than {max_bytes >> 20} MiB, which no run writes")
-    return content.decode("utf-8", errors)
+    return content
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file. False for a link to a name that is too long, for which pathlib raises."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def digest(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.errors import AnalysisError
-from analysis.files import parse_json, read_text
+from analysis.files import is_there, parse_json, read_bytes
 from analysis.formatting import is_end
 from analysis.requested_network import END_NS, Network, RecordedFault, build, impairment_of
 from topologies import load
@@ -309,8 +309,12 @@ def read_run(path: Path) -> RunInputs:
 
 
 def _text(path: Path) -> str:
+    return _content(path).decode("utf-8", "replace")
+
+
+def _content(path: Path) -> bytes:
     try:
-        return read_text(path)
+        return read_bytes(path)
     except OSError as error:
         raise AnalysisError(f"{path}: cannot be read ({error.strerror}); is this a run directory?") from error
     except ValueError as error:
@@ -332,9 +336,9 @@ def _first_mistake(error: ValidationError) -> str:
 
 
 def _topology(path: Path) -> Topology:
-    _text(path)
+    content = _content(path)
     try:
-        return load.load(path)
+        return load.loads(content, str(path))
     except InputError as error:
         raise AnalysisError(str(error)) from error
 
@@ -362,7 +366,7 @@ def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], li
     lines: list[Mapping[str, Any]] = []
     faults: list[RecordedFault] = []
     unread = 0
-    if not path.exists():
+    if not is_there(path):
         return lines, faults, unread
     written = [text for text in _text(path).splitlines() if text.strip()]
     pairs = 0

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from analysis.errors import AnalysisError
 from analysis.expression import ExpressionError, Unknown, evaluate, parse
-from analysis.files import MAX_BYTES, is_of, read_json
+from analysis.files import MAX_BYTES, is_of, is_there, read_bytes, read_json
 from analysis.metrics import sweep_rows
+from analysis.tables import table_at
 from topologies import load
+from topologies.formats.errors import InputError
 from topologies.model import Topology
 
 
@@ -49,8 +51,14 @@ class Run:
 
     @cached_property
     def topology(self) -> Topology:
-        """The network."""
-        return load.load(self.path / "topology.yaml")
+        """The network. Raises AnalysisError."""
+        path = self.path / "topology.yaml"
+        try:
+            return load.loads(read_bytes(path), str(path))
+        except InputError as error:
+            raise AnalysisError(str(error)) from error
+        except (OSError, ValueError) as error:
+            raise AnalysisError(f"{path}: cannot be read ({error})") from error
 
     @cached_property
     def faults(self) -> pd.DataFrame:
@@ -69,11 +77,14 @@ class Run:
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """A table (`analysis.schema`), or some of its columns. Raises AnalysisError when there is none of that name."""
         path = self.path / "tables" / f"{name}.parquet"
-        if not path.exists():
+        if not is_there(path):
             known = ", ".join(self.tables) or f"none yet; make them with: orderbed analyze {self.path}"
             raise AnalysisError(f"{self.path}: there is no table {name!r}; there are: {known}")
         # One file, or a directory of parts when the table is large.
-        table = pq.read_table(path, columns=None if columns is None else list(columns))
+        try:
+            table = table_at(path).to_table(columns=None if columns is None else list(columns))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise AnalysisError(f"{path}: cannot be read ({error})") from error
         frame: pd.DataFrame = table.to_pandas()
         return frame
 

@@ -29,7 +29,7 @@ from analysis.checks.properties import SECTIONS, Finding, Incarnation, Property
 from analysis.checks.sequences import IncarnationFacts
 from analysis.engine import ingest, session
 from analysis.errors import MachineError
-from analysis.files import digest, replace_json
+from analysis.files import digest, is_there, replace_json
 from analysis.inputs import RunInputs, idle_ns, read_run
 from analysis.judgement import Staged
 from analysis.metrics import (
@@ -76,7 +76,7 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
     """
     inputs = read_run(run_dir)
     on_progress("looking through the capture")
-    capture = source.inspect(inputs.capture_path) if inputs.capture_path.exists() else None
+    capture = source.inspect(inputs.capture_path) if is_there(inputs.capture_path) else None
     if capture is None or not capture.frames:
         with tasks.replace_tables(run_dir) as stage:
             summary = _Analysis(inputs, capture, stage, on_progress).empty_summary()

@@ -218,15 +218,23 @@ def _sweep(directory: Path) -> None:
     for left in directory.glob(f"{_PREFIX}*"):
         owner = left.name.removeprefix(_PREFIX).partition(".")[0]
         if owner == str(os.getpid()) or not Path("/proc", owner).exists():
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
 
 
 def _swap(fresh: Path, place: Path) -> None:
     old = fresh.with_name(fresh.name + ".old")
-    if place.exists():
+    with contextlib.suppress(FileNotFoundError):
         place.rename(old)
     fresh.rename(place)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory, or what a stranger has put in its place: rmtree follows no link, but waits for a pipe."""
+    if not path.is_symlink() and path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _gather(parts: Path, target: Path) -> None:

@@ -19,6 +19,7 @@ rest.
 from __future__ import annotations
 
 import enum
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -79,10 +80,10 @@ def pack_head(first_offset: int) -> bytes:
 def read(capture: Path) -> Index:
     """Valid part of the index of a capture; NO_INDEX when there is none of this format."""
     try:
-        with path_of(capture).open("rb") as file:
+        with open(path_of(capture), "rb", opener=_without_waiting) as file:
             data = file.read(MAX_MARKS * RECORD_BYTES)
-    except FileNotFoundError:
-        return NO_INDEX
+    except OSError:
+        return NO_INDEX  # a capture without an index is read whole
     head = _unpack(data, 0)
     if head is None or head[0] is not IndexKind.HEAD or head[1][1:] != (FORMAT, LETTERS):
         return NO_INDEX
@@ -101,6 +102,11 @@ def _read_marks(data: bytes, first_offset: int) -> Index:
             return Index(first_offset, tuple(marks), last)
         marks.append(last)
     return Index(first_offset, tuple(marks), None)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open without blocking: opening a pipe would wait for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _unpack(data: bytes, at: int) -> tuple[IndexKind, Mark] | None:

@@ -172,7 +172,15 @@ Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envva
 def print_json(value: object) -> None:
     """Print a result for programs on standard output."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")  # half a surrogate pair as an escape
+    # A terminal may obey control characters beyond ASCII, too, and UTF-8 has no half of a surrogate pair.
+    if text != printable(text):
+        text = "".join(letter if letter == printable(letter) else json.dumps(letter)[1:-1] for letter in text)
+    sys.stdout.write(text + "\n")
+
+
+def one_line(name: object) -> str:
+    """A name of an untrusted source, such as that of a directory, for one line of a terminal."""
+    return printable(str(name)).replace("\n", "\N{REPLACEMENT CHARACTER}")
 
 
 def say_done(stage: str, text: Text) -> None:

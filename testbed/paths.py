@@ -16,16 +16,22 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def live_root() -> Path:
-    """Directory above those of all testbeds that are up (testbed.live.directory). Raises InputError when it belongs to
-    another user or others may write there: a socket in it could then be of any process.
+    """Directory above those of all testbeds that are up (testbed.live.directory). Raises InputError when another user
+    could write there, or put another directory in its place: a socket in it could then be of any process, and what is
+    swept there be any files.
     """
-    path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "orderbed"
-    try:
-        found = path.stat()
-    except OSError:
-        return path  # not there yet, or out of reach: its use reports the error
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
-        raise InputError(f"{path}: others may write there; make it yours alone (chmod 700), or set XDG_RUNTIME_DIR")
+    path = Path(os.path.realpath(os.environ.get("XDG_RUNTIME_DIR") or "/run")) / "orderbed"
+    for place in (path, *path.parents):
+        try:
+            found = place.lstat()
+        except OSError:
+            continue  # not there yet, or out of reach: its use reports the error
+        is_ours = found.st_uid in (0, os.geteuid()) and stat.S_ISDIR(found.st_mode)
+        is_shared = found.st_mode & _WRITABLE_BY_OTHERS and (place == path or not found.st_mode & stat.S_ISVTX)
+        if not is_ours or is_shared:
+            raise InputError(
+                f"{place}: others may write there; make it yours alone (chmod 700), or set XDG_RUNTIME_DIR"
+            )
     return path
 
 

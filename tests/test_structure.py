@@ -36,9 +36,9 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "netem": ("errors", "owner", "kernel", "wiring", "probe", "fabric", "network", "runtimes"),
     "analysis": (
-        *("errors", "files", "formatting", "svg", "schema", "tasks", "requested_network", "inputs", "capture"),
-        *("checks", "network", "metrics", "traffic", "engine", "live", "independent", "spacetime", "report"),
-        *("expression", "judgement", "unexplained", "summary", "run"),
+        *("errors", "files", "tables", "formatting", "svg", "schema", "tasks", "requested_network", "inputs"),
+        *("capture", "checks", "network", "metrics", "traffic", "engine", "live", "independent", "spacetime"),
+        *("report", "expression", "judgement", "unexplained", "summary", "run"),
     ),
     "testbed": ("paths", "console", "spec", "reference", "rundir", "sim", "run", "live", "fuzz", "cli"),
 }

@@ -229,6 +229,8 @@ def _configuration(scratch: Path, java: Path, *, long_run: bool) -> SparkConf:
         cores = str(max(2, os.cpu_count() or 1))
         settings |= {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Each user of this machine reaches that address: Spark makes a secret, without which it hears nobody.
+        settings["spark.authenticate"] = "true"
         if len(str(scratch)) < LONGEST_SOCKET_DIRECTORY:
             settings["spark.python.unix.domain.socket.enabled"] = "true"
             settings["spark.python.unix.domain.socket.dir"] = str(scratch)

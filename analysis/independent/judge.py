@@ -24,11 +24,11 @@ from importlib import resources
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pds
 
 from analysis.checks.properties import UNDER_THE_ORDER, Incarnations, Property, Verdict
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, may_lack_records
+from analysis.tables import table_at
 
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
 
@@ -130,7 +130,7 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
     ]
     try:
         with _opened() as database:
-            database.register("of_run", pds.dataset(path, format="parquet"))
+            database.register("of_run", table_at(path))
             database.execute("CREATE VIEW trace AS SELECT 0 AS run, * FROM of_run")
             database.register("member", _table(members, MEMBER))
             database.register("drained", _table([(0, manifest.phases.drained_ns)], DRAINED))
@@ -141,7 +141,7 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
                 "lost_frames", _table([(0,)] if manifest.capture.kernel_dropped_frames else [], LOST_FRAMES)
             )
             return {kind: of_runs[0] for kind, of_runs in _opinions(database, kinds)}
-    except (OSError, pa.ArrowException, duckdb.Error) as error:
+    except (OSError, ValueError, pa.ArrowException, duckdb.Error) as error:
         what = " ".join(str(error).split())[:200]
         raise AnalysisError(f"{path}: cannot be read ({what}); make it with: orderbed analyze {inputs.path}") from error
 

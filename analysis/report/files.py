@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from analysis import formatting as words
-from analysis.files import parse_json, read_json, read_text
+from analysis.files import parse_json, read_bytes, read_json, read_text
+from analysis.tables import table_at
 from analysis.traffic.flows import is_foreign
 from collector.records import Event, Notice
 from topologies import load
@@ -125,9 +126,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
 
 
 def _read_topology(path: Path) -> Topology | None:
-    if not path.exists():
-        raise FileNotFoundError(path)
-    return load.load(path)
+    return load.loads(read_bytes(path), str(path))
 
 
 def _read_faults(path: Path) -> tuple[list[Mapping[str, Any]], int]:
@@ -170,10 +169,7 @@ def _drawable(values: pd.Series[Any]) -> npt.NDArray[np.float64]:
 def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
     def read(path: Path) -> pd.DataFrame:
         try:
-            written = ds.dataset(path, format="parquet")
-            # Counted before they are read: a few bytes can encode a billion equal rows.
-            if written.count_rows() > MAX_SERIES_ROWS:
-                raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} rows")
+            written = table_at(path, MAX_SERIES_ROWS)
             table = written.to_table(columns=list(SERIES[name]), use_threads=False).to_pandas()
         except pa.ArrowException as error:  # some of them are neither OSError nor ValueError
             raise ValueError(str(error)) from error
@@ -183,9 +179,10 @@ def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
 
 
 def _read_rollbacks(path: Path) -> pd.DataFrame:
-    wanted = [("event", "==", int(Event.REPORT)), ("detail", "==", int(Notice.ROLLED_BACK))]
+    wanted = (ds.field("event") == int(Event.REPORT)) & (ds.field("detail") == int(Notice.ROLLED_BACK))
     try:
-        table = pd.read_parquet(path, columns=list(_ROLLBACK_COLUMNS), filters=wanted)
+        written = table_at(path).scanner(columns=list(_ROLLBACK_COLUMNS), filter=wanted)
+        table = written.head(MAX_SERIES_ROWS + 1).to_pandas()
     except pa.ArrowException as error:  # some of them are neither OSError nor ValueError
         raise ValueError(str(error)) from error
     if len(table) > MAX_SERIES_ROWS:

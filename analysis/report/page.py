@@ -209,7 +209,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
     if is_untraced(run.summary):
         without.add("latency")
     return {
-        "title": words.clean(run.manifest.get("experiment"), 80) or run.path.name,
+        "title": words.clean(run.manifest.get("experiment"), 80) or words.clean(run.path.name),
         "question": words.clean(run.manifest.get("question"), 600),
         "head": headline.headline(run.summary, run.manifest),
         "in_short": headline.promised_in_short(run.summary),
@@ -226,7 +226,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "spacetime": spacetime_report.pictures_of(run.path, run.summary, _name(run.manifest)),
         "windows": windows[: report_rows.MAX_ROWS],
         "judged": {str(place): one for place, one in enumerate(words.objects(run.summary.get("faults")))},
-        "directory": str(run.path.name),
+        "directory": words.clean(run.path.name),
         "classes": CLASSES,
         "provenance": _provenance(run),
         **_over_time(run, phases, [window for window in windows if window.lasts]),

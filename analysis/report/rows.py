@@ -173,7 +173,7 @@ def facts(run: RunFiles, phases: Phases) -> list[Fact]:
         Fact("Load", words.seconds(phases.load_end_s, 1) if phases.load_end_s else "", _drained(phases, run.summary)),
         Fact("World", words.clean(manifest.get("world"), 40), ""),
         Fact("Kernel", words.clean(kernel.get("picked"), 40), words.clean(kernel.get("why"))),
-        Fact("Run", words.clean(manifest.get("run"), 120) or run.path.name, _started(manifest)),
+        Fact("Run", words.clean(manifest.get("run"), 120) or words.clean(run.path.name), _started(manifest)),
         Fact("Seed", words.clean(manifest.get("seed"), 40), ""),
     ]
     return [fact for fact in given if fact.value]

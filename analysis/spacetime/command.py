@@ -14,10 +14,11 @@ from typing import Any, Final, Literal
 from analysis import formatting as words
 from analysis.capture.decode import CLASSES
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
+from analysis.errors import AnalysisError
 from analysis.files import read_json
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Arrow, Diagram, Mark, Window
-from analysis.spacetime.read import Reader
+from analysis.spacetime.read import UNUSABLE, Reader
 from analysis.spacetime.svg import standalone
 from analysis.spacetime.text import draw
 from analysis.spacetime.windows import choices
@@ -54,6 +55,15 @@ def diagram_text(directory: Path, options: DiagramOptions) -> str:
     Raises InputError for an invalid option, AnalysisError when the run cannot be read.
     """
     kinds = _kinds(options.kinds)
+    try:
+        return _text(directory, options, kinds)
+    except UNUSABLE as error:
+        reason = words.clean(str(error).replace(f"{directory}/", ""), 200) or type(error).__name__
+        again = f"make them again with `orderbed analyze {directory}`"
+        raise AnalysisError(f"{directory}: its tables cannot be used ({reason}); {again}") from error
+
+
+def _text(directory: Path, options: DiagramOptions, kinds: frozenset[str]) -> str:
     reader = Reader(directory)
     members = _members(reader, options.members)
     window = _window(reader, options)

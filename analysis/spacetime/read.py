@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -28,6 +29,7 @@ from analysis.network.addresses import ip_number
 from analysis.requested_network import MARGIN_NS, Network
 from analysis.requested_network import Path as NetworkPath
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
+from analysis.tables import table_at
 from collector.parse import map_capture
 from collector.records import CaptureError, Event, Notice
 
@@ -37,6 +39,8 @@ MAX_STEPS: Final = 1_000_000
 
 LONGEST_AROUND_NS: Final = 30_000_000_000
 """Longest time before and after a window in which the other ends of its arrows are sought."""
+
+UNUSABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError)
 
 Row: TypeAlias = dict[str, Any]
 
@@ -52,7 +56,9 @@ _INCARNATION_EVENTS = [int(Event.START), int(Event.STOP), int(Event.ENDED), int(
 
 
 class Reader:
-    """One analysed run directory. Raises AnalysisError, one sentence, when it cannot be used."""
+    """One analysed run directory. Raises AnalysisError, one sentence, when it cannot be used, and one of UNUSABLE for
+    tables with other contents than those of the analysis.
+    """
 
     def __init__(self, path: Path) -> None:
         self.inputs: RunInputs = read_run(path)
@@ -127,6 +133,7 @@ class Reader:
         path = self.inputs.path / "tables" / f"{name}.parquet"
         if not path.exists():
             raise AnalysisError(f"{path}: is missing; make it with `orderbed analyze {self.inputs.path}`")
+        table_at(path)
         return path
 
     def _steps(self, wide: Window) -> Iterator[Step]:
@@ -237,10 +244,10 @@ def _transmission(row: Row) -> Transmission | None:
 
 def _read(path: Path, columns: Sequence[str], chosen: pc.Expression, most: int) -> list[Row]:
     """Chosen rows of a table. Raises AnalysisError when there are more than `most`."""
-    table = pq.read_table(path, columns=list(columns), filters=chosen)
+    table = table_at(path).scanner(columns=list(columns), filter=chosen).head(most + 1)
     if len(table) > most:
         raise AnalysisError(
-            f"{path}: the window and what lies around it hold {len(table):,} rows, at most {most:,} can be drawn; "
+            f"{path}: the window and what lies around it hold more rows than the {most:,} that can be drawn; "
             "choose a shorter one"
         )
     rows: list[Row] = table.to_pylist()

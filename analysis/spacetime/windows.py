@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from markupsafe import Markup
 
 from analysis import formatting as words
@@ -20,7 +19,7 @@ from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Scene, Window, protocol_name
-from analysis.spacetime.read import Reader
+from analysis.spacetime.read import UNUSABLE, Reader
 from analysis.spacetime.svg import LEFT, PLOT, spacetime_drawing
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 from collector.records import Event, Level, Notice
@@ -294,7 +293,7 @@ def pictures_of(path: Path, summary: Mapping[str, Any], run: str) -> WindowPictu
         chosen = choices(reader, summary)
         diagrams = [diagram_of(reader, choice, max_arrows=MAX_ARROWS, max_marks=MAX_MARKS) for choice in chosen]
         pictures = [_picture(index, *pair, run) for index, pair in enumerate(zip(chosen, diagrams, strict=True))]
-    except (AnalysisError, pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (AnalysisError, *UNUSABLE) as error:
         reason = words.clean(str(error).replace(f"{path}/", ""), 200) or type(error).__name__
         return WindowPictures(pictures=(), absent=f"No space-time diagram: {reason}")
     is_optimistic = any(mark.level == Level.OPTIMISTIC for diagram in diagrams for mark in diagram.marks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import shlex
 import signal
@@ -24,6 +25,7 @@ from testbed.cli import lazy
 from testbed.cli import live_tables as tables
 from testbed.console import DEFAULT_RUNS, Console, Json, Panel, Runs, output, print_json, say_done
 from topologies.formats.errors import InputError
+from topologies.formats.units import printable
 
 if TYPE_CHECKING:
     from testbed.live import Testbed
@@ -405,7 +407,7 @@ def logs(
     if as_json:
         print_json({"node": name, "path": str(found.log_path(name)), "text": shown})
         return
-    sys.stdout.write(shown)
+    _print_log(shown)
     if not text:
         sys.stderr.write(f"{name} has written nothing so far\n")
     if follow:
@@ -550,15 +552,22 @@ def _watch(testbed: Testbed, say: Any) -> None:
         time.sleep(WATCH_PERIOD_S)
 
 
-def _follow(testbed: Testbed, path: Path, offset: int) -> None:
+def _print_log(text: str) -> None:
+    """Print output of a program, which may be of a stranger: no control character but tabs reaches a terminal."""
+    if sys.stdout.isatty():
+        text = "\t".join(map(printable, text.split("\t")))
+    sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _follow(testbed: Testbed, path: Path, offset: int) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with path.open("rb") as log:
         log.seek(offset)
         is_up = True
         while is_up:
             is_up = any(one.name == testbed.name for one in lazy.live.running())
-            sys.stdout.buffer.write(log.read())
-            sys.stdout.buffer.flush()
+            _print_log(decoder.decode(log.read()))
             time.sleep(FOLLOW_PERIOD_S)
 
 

@@ -26,7 +26,7 @@ from testbed.cli import lazy, overview
 from testbed.cli import live as cli_live
 from testbed.cli import watch as watch_command
 from testbed.cli.live import CommandEndedError
-from testbed.console import DEFAULT_RUNS, Console, ExitCode, Json, Panel, Runs
+from testbed.console import DEFAULT_RUNS, Console, ExitCode, Json, Panel, Runs, one_line
 from testbed.console import print_json as _print_json
 from testbed.rundir import store
 from testbed.rundir.store import StoreError
@@ -188,7 +188,7 @@ def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False
     if as_json:
         _print_json({"report": str(path)})
     else:
-        RichConsole(highlight=False, soft_wrap=True).print(str(path), markup=False)
+        RichConsole(highlight=False, soft_wrap=True).print(one_line(path), markup=False)
 
 
 @app.command(rich_help_panel=Panel.RUNS)
@@ -236,7 +236,7 @@ def diagram(
     elif output is None:
         sys.stdout.write(text)
     else:
-        console.print(str(output), markup=False)
+        console.print(one_line(output), markup=False)
 
 
 @app.command(rich_help_panel=Panel.EXPERIMENTS)
@@ -451,7 +451,7 @@ def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> 
     else:
         out = RichConsole()
         out.print(lazy.terminal.results(summary, manifest))
-        out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"report: {one_line(directory / 'report.html')}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(EXIT_OF_VERDICT[head.verdict.value])
 
 

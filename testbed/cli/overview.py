@@ -18,7 +18,7 @@ from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
 from node.registry import PROTOCOLS, VIEW_PROMISES, ProtocolEntry
 from testbed.cli import completion
-from testbed.console import DEFAULT_RUNS, Json, Panel, Runs, output, plain_table, print_json, table
+from testbed.console import DEFAULT_RUNS, Json, Panel, Runs, one_line, output, plain_table, print_json, table
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, is_file
 from testbed.rundir import store
 from topologies.formats import yaml_source
@@ -111,7 +111,7 @@ def list_all(
         for row in rows:
             verdict = row.get("verdict")
             cells = [] if verdict is None else [mark(Verdict(verdict))]
-            made.add_row(Text(row["name"]), *cells, Text(row["about"], "dim" if verdict is None else ""))
+            made.add_row(Text(one_line(row["name"])), *cells, Text(row["about"], "dim" if verdict is None else ""))
         out.print(made if rows else Text("  none yet: orderbed run quickstart", "dim"))
 
 
@@ -133,10 +133,13 @@ def _promised(entry: ProtocolEntry) -> str:
 
 
 def _run_row(directory: Path, runs: Path) -> dict[str, str]:
-    manifest = store.read_manifest(directory)
-    verdict = headline(_summary(directory), manifest).verdict.value
-    world = formatting.clean(manifest.get("world"), 20)
-    return {"name": str(directory.relative_to(runs)), "about": world, "verdict": verdict}
+    """A run that cannot be read does not hide the others."""
+    try:
+        manifest = store.read_manifest(directory)
+        verdict, about = headline(_summary(directory), manifest).verdict, formatting.clean(manifest.get("world"), 20)
+    except InputError:
+        verdict, about = Verdict.UNKNOWN, "cannot be read"
+    return {"name": str(directory.relative_to(runs)), "about": about, "verdict": verdict.value}
 
 
 def init(
@@ -188,7 +191,7 @@ def compare(
         )
         return
     out = output()
-    names = [f"{letter}  {directory}" for letter, directory in zip("AB", directories, strict=True)]
+    names = [f"{letter}  {one_line(directory)}" for letter, directory in zip("AB", directories, strict=True)]
     out.print("\n".join(names), markup=False)
     out.print(_table("set differently", settings))
     out.print(_table("judged differently", verdicts))

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli import lazy
-from testbed.console import DEFAULT_RUNS, Console, Json, Panel, Runs, plain_table, print_json, table
+from testbed.console import DEFAULT_RUNS, Console, Json, Panel, Runs, one_line, plain_table, print_json, table
 from testbed.paths import is_directory, is_there
 from testbed.rundir import store
 from topologies.formats.errors import InputError
@@ -146,7 +146,7 @@ def update_table(update: Update, title: str, *, width: int = WIDE, height: int |
         heading = column.heading if "\n" in column.heading else f"\n{column.heading}"
         made.add_column(heading, justify="right", min_width=column.width)
     for figures in nodes:
-        made.add_row(Text(figures.name), *(column.cell(figures) for column in columns))
+        made.add_row(Text(one_line(figures.name)), *(column.cell(figures) for column in columns))
     made.add_section()
     made.add_row("all", *(column.cell(snapshot.total) for column in columns), style="bold")
     parts: list[RenderableType] = [_head(update, title), made]
@@ -160,7 +160,7 @@ def _head(update: Update, title: str) -> Text:
     snapshot = update.snapshot
     is_starting = not snapshot.frames and update.behind_bytes
     state = ("ended", "bold") if update.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
-    parts: list[str | tuple[str, str]] = [state, "  ", (title, "bold")]
+    parts: list[str | tuple[str, str]] = [state, "  ", (one_line(title), "bold")]
     parts.append((f"  {snapshot.since_s:,.1f} s, {snapshot.frames:,} frames, {snapshot.records:,} records", "dim"))
     if update.behind_bytes > 1 << 20:
         parts.append((f"  catching up: {update.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
@@ -178,7 +178,7 @@ def _foot(snapshot: Snapshot) -> Text:
     if snapshot.unpaired:
         said.append(f"{snapshot.unpaired:,} deliveries without their request")
     foot = Text("  " + "; ".join(said), "dim")
-    minority = [one.name for one in snapshot.nodes if one.is_minority]
+    minority = [one_line(one.name) for one in snapshot.nodes if one.is_minority]
     if minority:
         rest = len(minority) - MOST_NAMED
         named = ", ".join(minority[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
@@ -231,7 +231,7 @@ def _facts(found: CaptureTotals) -> Table:
     made.add_column(style="bold")
     made.add_column(overflow="fold")
     for name, value in _rows(found):
-        made.add_row(name, Text(_printable(value)))
+        made.add_row(name, Text(one_line(value)))
     if found.problem or found.damaged:
         damaged = f"{found.damaged:,} damaged blocks left out" if found.damaged else ""
         made.add_row("problem", Text("; ".join(filter(None, (found.problem, damaged))), "red"))
@@ -277,7 +277,7 @@ def _cells(one: InterfaceTotals, *, has_directions: bool) -> list[Text]:
     dropped = Text(NOTHING, "dim") if one.dropped is None else Text(f"{one.dropped:,}", "red" if one.dropped else "")
     directed = (one.inbound, one.outbound) if has_directions else (one.frames,)
     counts = [Text(f"{count:,}" if count else NOTHING) for count in directed]
-    name, link = Text(_printable(one.name)), Text(one.link_type)
+    name, link = Text(one_line(one.name)), Text(one.link_type)
     return [name, link, *counts, Text(f"{one.bytes:,}"), dropped, Text(one.resolution)]
 
 
@@ -299,8 +299,3 @@ def date(time_ns: int) -> str:
     except (OverflowError, ValueError, OSError):
         return f"{time_ns} ns, beyond any calendar"
     return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9:09d} UTC"
-
-
-def _printable(text: str) -> str:
-    """A text of a foreign file without control characters."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -10,7 +10,6 @@ In a run directory, each node has
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ from netem.errors import FabricError
 from netem.runtimes.base import FOREIGN_PATH, NodeHandle, Program
 from netem.runtimes.cgroups import reason_against
 from testbed.spec.program import Place, ProgramChoice, require_simulator, require_world
-from testbed.spec.raw import World
+from testbed.spec.raw import World, has_match
 from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
 from topologies.model import Node, NodeName, Topology
@@ -45,7 +44,6 @@ class UserProgram:
         self._hosts = hosts
         self.choice: ProgramChoice = place.program
         self._log_path = log_path
-        self._ready_line = re.compile(self.choice.ready.line) if self.choice.ready.line is not None else None
 
     def prepare(self, incarnation: int) -> Program:
         """Make the directories and the program of an incarnation. Raises FabricError."""
@@ -76,12 +74,17 @@ class UserProgram:
         )
 
     def listener(self, tell: Callable[[str], None]) -> Callable[[str], None]:
-        """Handler of its lines, called in a thread of the runtime: all go to the log, reports also to `tell`."""
+        """Handler of the lines of an incarnation, called in a thread of the runtime: all go to the log, reports also to
+        `tell`.
+        """
+        awaited = self.choice.ready.line
 
         def on_line(line: str) -> None:
             with self._log_path.open("a", encoding="utf-8", errors="replace") as log:
                 log.write(line + "\n")
-            if self._ready_line is not None and self._ready_line.search(line):
+            nonlocal awaited
+            if awaited is not None and has_match(awaited, line):
+                awaited = None
                 tell("ready")
             if self.choice.cues and line.strip() == DRAINED_LINE:
                 tell(DRAINED_LINE)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -161,7 +162,7 @@ def find(runs: Path, name: str | None) -> Path:
         return found[0]
     candidates = [path for path in (Path(name), runs / name) if is_file(path / "manifest.json")]
     if not candidates and is_directory(runs / name):
-        candidates = [path.parent for path in sorted((runs / name).glob("*/manifest.json"), key=_age)[-1:]]
+        candidates = [path.parent for path in sorted(_manifests(runs / name, "*"), key=_age)[-1:]]
     if not candidates:
         raise InputError(f"{name}: no such run; a run is a directory with a manifest.json, or a name under {runs}")
     directory = candidates[0]
@@ -175,7 +176,7 @@ def find(runs: Path, name: str | None) -> Path:
 
 def newest(runs: Path, count: int) -> list[Path]:
     """The directories of the newest runs, newest first, without records of live testbeds."""
-    found = [path for path in runs.glob("*/*/manifest.json") if path.parts[-3] != UP]
+    found = [path for path in _manifests(runs, "*/*") if path.parts[-3] != UP]
     return [path.parent for path in sorted(found, key=_age, reverse=True)[:count]]
 
 
@@ -213,6 +214,13 @@ def require_space(path: Path, needed_bytes: int) -> None:
 
 def _unwritable(path: Path, error: OSError) -> str:
     return f"{path}: {error.strerror or error}; the run ends here, what was recorded is kept"
+
+
+def _manifests(folder: Path, directories: str) -> list[Path]:
+    """Manifests in directories of a pattern. Links that lead nowhere, pipes and the like are none."""
+    # Not Path.glob, which raises for a link to a name that is too long.
+    found = glob.glob(f"{directories}/manifest.json", root_dir=folder, include_hidden=True)  # noqa: PTH207
+    return [path for path in (folder / name for name in found) if is_file(path)]
 
 
 def _age(manifest: Path) -> tuple[int, str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -26,13 +27,21 @@ NODE_WORDS = ("name", "host", "ip", "index", "number", "partition")
 WORDS = (*NODE_WORDS, "dir", "members", "peers", "first", "trace_ip", "trace_port", "group", "incarnation")
 LISTS = ("members", "peers", "nodes")
 
-_EACH = re.compile(r"(?<![${])\{each (?P<which>[a-z]+)(?: (?P<between>[^{}]*))?\}\n?(?P<body>.*?)\{end\}", re.DOTALL)
+_EACH = re.compile(
+    r"(?<![${])\{each (?P<which>[a-z]+)(?: (?P<between>[^{}]*))?\}\n?"
+    r"(?P<body>(?:(?!(?<![${])\{each ).)*?)\{end\}",  # not beyond the next one, so that the time is linear
+    re.DOTALL,
+)
 _WORD = re.compile(r"\{\{(?P<literal>[a-z_]+)\}\}|(?<!\$)\{(?P<word>[a-z_]+|ip:[a-z0-9/-]+)\}")
 _LOOSE = re.compile(r"(?<![${])\{(each\b[^{}]*|end)\}?")
 
 
+MAX_FILLED = 1 << 22
+"""Most characters of a text with its placeholders filled in."""
+
+
 class PlaceholderError(ValueError):
-    """A text has a placeholder that does not exist; `str()` is a sentence."""
+    """A text has a placeholder that does not exist, or becomes too long; `str()` is a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +85,17 @@ class Place:
 
     def fill(self, text: str) -> str:
         """`text` with its placeholders filled in. Raises PlaceholderError."""
-        values = self._of_node(self.node) | self._of_place()
-        done, since = "", 0
+        return _joined(self._parts(text))
+
+    def _parts(self, text: str) -> Iterator[str]:
+        common, numbers = self._of_place(), {name: place for place, name in enumerate(self.program.nodes, start=1)}
+        values = ChainMap(_of_node(self.node, numbers), common)
+        since = 0
         for found in _EACH.finditer(text):
-            done += _words(text[since : found.start()], values) + self._each(found)
+            yield _words(text[since : found.start()], values)
+            yield self._each(found, common, numbers)
             since = found.end()
-        return done + _words(text[since:], values)
+        yield _words(text[since:], values)
 
     def environment(self) -> dict[str, str]:
         """Variables of every program: its identity, and the address for trace records."""
@@ -100,32 +114,18 @@ class Place:
     def _monitor_ip(self) -> str:
         return self.topology.partition(self.node.partition).monitor_ip
 
-    def _each(self, found: re.Match[str]) -> str:
+    def _each(self, found: re.Match[str], common: dict[str, str], numbers: Mapping[NodeName, int]) -> str:
         which = found["which"]
         if which not in LISTS:
             raise PlaceholderError(f"{{each {which}}} is unknown; there are {', '.join(LISTS)}")
-        bodies = (_words(found["body"], self._of_node(node) | self._of_place()) for node in self._listed(which))
-        return (found["between"] or "").join(bodies)
+        bodies = (_words(found["body"], ChainMap(_of_node(node, numbers), common)) for node in self._listed(which))
+        return _joined(bodies, found["between"] or "")
 
     def _listed(self, which: str) -> list[Node]:
         if which == "nodes":
             return list(self.topology.nodes())
-        return [
-            node
-            for node in self.topology.nodes()
-            if node.name in self.program.nodes and (which == "members" or node.name != self.node.name)
-        ]
-
-    def _of_node(self, node: Node) -> dict[str, str]:
-        names = self.program.nodes
-        return {
-            "name": node.name,
-            "host": node.name.replace("/", "-"),
-            "ip": node.ip,
-            "index": str(node.index),
-            "number": str(names.index(node.name) + 1) if node.name in names else str(node.index + 1),
-            "partition": node.partition,
-        }
+        chosen = set(self.program.nodes) - (set() if which == "members" else {self.node.name})
+        return [node for node in self.topology.nodes() if node.name in chosen]
 
     def _of_place(self) -> dict[str, str]:
         members = [node.ip for node in self._listed("members")]
@@ -142,13 +142,44 @@ class Place:
         }
 
 
+def _of_node(node: Node, numbers: Mapping[NodeName, int]) -> dict[str, str]:
+    return {
+        "name": node.name,
+        "host": node.name.replace("/", "-"),
+        "ip": node.ip,
+        "index": str(node.index),
+        "number": str(numbers.get(node.name, node.index + 1)),
+        "partition": node.partition,
+    }
+
+
 def _words(text: str, values: Mapping[str, str]) -> str:
     loose = _LOOSE.search(text)
     if loose is not None:
         raise PlaceholderError(
             f"{loose[0]} stands alone: write {{each members ,}}…{{end}}, in quotes where a command has spaces in it"
         )
-    return _WORD.sub(_filler(values), text)
+    return _joined(_filled(text, values))
+
+
+def _filled(text: str, values: Mapping[str, str]) -> Iterator[str]:
+    fill, since = _filler(values), 0
+    for found in _WORD.finditer(text):
+        yield text[since : found.start()]
+        yield fill(found)
+        since = found.end()
+    yield text[since:]
+
+
+def _joined(parts: Iterable[str], between: str = "") -> str:
+    """Raises PlaceholderError as soon as they are too long."""
+    kept, length = [], 0
+    for part in parts:
+        kept.append(part)
+        length += len(part) + len(between)
+        if length > MAX_FILLED:
+            raise PlaceholderError(f"the text has more than {MAX_FILLED:,} characters with its placeholders filled in")
+    return between.join(kept)
 
 
 def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
@@ -182,7 +213,8 @@ def programs(
             if name in chosen:
                 raise document.error((*at, "nodes"), f"{name} stands in two programs; a node can run one")
             chosen[name] = (block, at)
-    made = {at: _choice(block, topology, document, at, folder) for block, at in chosen.values()}
+    blocks = {at: block for block, at in chosen.values()}
+    made = {at: _choice(block, topology, document, at, folder) for at, block in blocks.items()}
     found = {node.name: made[chosen[node.name][1]] for node in topology.nodes() if node.name in chosen}
     if raw.image is not None and not raw.image.strip():
         raise document.error(("image",), "expected the name of an image")
@@ -318,14 +350,19 @@ def _check_name(name: str, private: tuple[str, ...], document: Document, key: Ke
 
 
 def _copied(given: RawFrom, folder: Path | None, document: Document, key: KeyPath) -> Path:
+    """The file, with links resolved. It must lie in the experiment's folder: the program may be of a stranger, and root
+    would copy any file for it.
+    """
     path = (folder or Path()) / given.from_
     try:
+        if not path.resolve().is_relative_to((folder or Path()).resolve()):
+            raise document.error(key, f"{path} leaves the folder of the experiment; put a copy beside the experiment")
         # Reading a pipe would block before anything has started, and a device has no end.
         if path.exists() and not path.is_file():
             raise document.error(key, f"{path} is no regular file")
         with path.open("rb"):
             return path.resolve()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise document.error(key, f"{path} cannot be read ({reason})") from None
 

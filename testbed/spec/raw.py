@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping
 from signal import Signals
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -249,10 +248,22 @@ def parse_content(given: object) -> str:
 def parse_regular_expression(given: object) -> str:
     text = parse_text(given)
     try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{shown(text)} is no regular expression ({error})") from None
+        has_match(text, "")
+    except ValueError as error:
+        reason = str(error).removeprefix("Invalid regular expression: ")[:60]
+        raise ValueError(f"{shown(text)} is no regular expression ({reason})") from None
     return text
+
+
+def has_match(expression: str, line: str) -> bool:
+    """Whether a line has this regular expression in it. Raises ValueError for a text that is none.
+
+    RE2 takes linear time. Python's own engine may take for ever, during which no other thread runs.
+    """
+    import pyarrow as pa  # here, because it takes time and few experiments have such an expression
+    import pyarrow.compute as pc
+
+    return bool(pc.match_substring_regex(pa.scalar(line), expression).as_py())
 
 
 def parse_signal(given: object) -> str:
@@ -291,7 +302,7 @@ def _form_of_command(given: object) -> str:
 class RawFrom(RawBlock):
     """A file of the host's, copied into the node's directory."""
 
-    from_: Text = Field(alias="from", description="its path, beside the experiment file; it is copied as it is")
+    from_: Text = Field(alias="from", description="its path, in the folder of the experiment; it is copied as it is")
 
 
 class Ready(RawBlock):
@@ -301,7 +312,7 @@ class Ready(RawBlock):
         None, description="once it listens at this TCP port, or has this UDP port, such as 2379"
     )
     line: RegularExpression | None = Field(
-        None, description="once a line of its output has this regular expression in it"
+        None, description="once a line of its output has this regular expression (of RE2) in it"
     )
     after_ns: Duration | None = Field(
         None, alias="after", description="once this time has passed since its start, such as 1 s"

@@ -103,7 +103,9 @@ def test_a_line_that_is_no_fault_is_counted_and_left_out(made: Path, line: str) 
 
 def test_a_run_without_a_faults_file_has_no_faults(made: Path) -> None:
     (made / "faults.jsonl").unlink()
+    assert read_run(made).faults == ()
 
+    (made / "faults.jsonl").symlink_to("x" * 300)
     assert read_run(made).faults == ()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,26 @@ def test_a_detached_table_is_the_same_and_travels_light(table: pa.Table) -> None
 def test_the_same_rows_travelled_with_many_times_their_size() -> None:
     table = grouped()
     assert len(pickle.dumps(table)) > 3 * table.nbytes, "if not, detached is no longer needed"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        Path.touch,
+        Path.mkdir,
+        *(partial(Path.symlink_to, target=name) for name in ("nowhere", ".", "x" * 300)),
+    ],
+)
+@pytest.mark.parametrize("name", ["tables", ".tables.{}.old", f".tables.{2**31}"])
+def test_what_a_stranger_put_in_the_place_of_tables_is_replaced(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / name.format(os.getpid()))
+    with replace_tables(tmp_path) as stage:
+        (stage.directory / "new").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+    assert [path.name for path in (tmp_path / "tables").iterdir()] == ["new"]
 
 
 def test_an_interrupt_at_the_very_beginning_leaves_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ recorded frame.
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -168,6 +169,14 @@ def test_index_cut_at_any_byte_or_with_flipped_bits_gives_only_true_marks(tmp_pa
         assert known.end is None
     index.path_of(path).unlink()
     assert index.read(path) == index.NO_INDEX
+
+
+@pytest.mark.parametrize("target", ["capture.pcapng.index", "x" * 300, ".", None])
+def test_an_index_that_is_no_file_is_none(tmp_path: Path, target: str | None) -> None:
+    """None: a pipe, which nobody writes to."""
+    beside = index.path_of(tmp_path / "capture.pcapng")
+    os.mkfifo(beside) if target is None else beside.symlink_to(target)
+    assert index.read(tmp_path / "capture.pcapng") == index.NO_INDEX
 
 
 @contextmanager

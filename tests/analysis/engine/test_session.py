@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -73,6 +74,24 @@ def test_the_session_is_set_up_for_small_work(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.shuffle.partitions") == str(max(2, os.cpu_count() or 1))
     assert spark.sparkContext.uiWebUrl is None
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+@pytest.mark.spark
+def test_nobody_without_its_secret_gets_to_the_driver(spark: SparkSession) -> None:
+    """Another user of this machine reaches its address, and could otherwise give it results of tasks."""
+    java = spark.sparkContext._jvm
+    assert java is not None
+    classes, none, settings = java.org.apache.spark, java.scala.Option.empty(), java.org.apache.spark.SparkConf(False)
+    constants = getattr(getattr(classes.internal.config, "package$"), "MODULE$")
+    without_secret = classes.SecurityManager(settings, none, constants.AUTH_SECRET_FILE())
+    stranger = classes.rpc.RpcEnv.create("stranger", "127.0.0.1", 0, settings, without_secret, True)
+    port = spark.sparkContext.getConf().get("spark.driver.port")
+    driver = classes.rpc.RpcAddress("127.0.0.1", int(str(port)))
+    try:
+        with pytest.raises(Py4JJavaError, match="Exception thrown in awaitResult"):
+            stranger.setupEndpointRef(driver, "LocalSchedulerBackendEndpoint")
+    finally:
+        stranger.shutdown()
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass, field
@@ -206,6 +207,13 @@ def test_a_broken_file_is_said_and_the_rest_is_shown(broken: Path, name: str, co
         assert bool(said) is not harmless
     for sentence in said:
         assert sentence in page.text
+
+
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(broken: Path, name: str) -> None:
+    (broken / name).unlink()
+    os.mkfifo(broken / name)
+    assert name in "".join(read_run(broken).problems)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from analysis.checks.properties import MessageId
 from analysis.errors import AnalysisError
 from analysis.report.page import write_report
+from analysis.run import Run
 from analysis.spacetime.command import DiagramOptions, diagram_text
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Fate, What, Window
@@ -191,6 +196,46 @@ def test_a_broken_table_is_a_sentence_in_the_report(copy: Path) -> None:
     (copy / "tables" / "frames.parquet").unlink()
     assert "frames.parquet: is missing" in pictures_of(copy, {}, "made/1").absent
     assert "No space-time diagram" in write_report(copy).read_text(encoding="utf-8")
+
+
+def many_equal_rows(path: Path) -> None:
+    """Some kilobytes that take gigabytes when they are read."""
+    rows = pq.read_table(path).slice(0, 1)
+    places = pa.array(np.zeros(2_000_000, np.int32))
+    equal = [pa.DictionaryArray.from_arrays(places, column.combine_chunks()) for column in rows.columns]
+    pq.write_table(pa.table(equal, rows.column_names), path, row_group_size=500_000)
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["frames", "trace"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        many_equal_rows,
+        a_pipe,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-9] + b"x" * 9),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"\x00\x00", b"\xff\x00", 40)),
+        lambda path: pq.write_table(pa.table({"at_ns": ["a"], "time_ns": ["b"]}), path),
+        lambda path: pq.write_table(pq.read_table(path).slice(0, 0), path),
+    ],
+)
+def test_a_table_of_a_stranger_is_one_sentence(copy: Path, name: str, spoil: Callable[[Path], object]) -> None:
+    spoil(copy / "tables" / f"{name}.parquet")
+    pictures_of(copy, {}, "made/1")
+    try:
+        diagram_text(copy, DiagramOptions())
+    except AnalysisError as error:
+        assert "\n" not in str(error)
+    if spoil is many_equal_rows:
+        with pytest.raises(AnalysisError, match=r"it has more than 1,[0-9,]+ rows"):
+            diagram_text(copy, DiagramOptions())
+        with pytest.raises(AnalysisError, match=r"it has more than 1,[0-9,]+ rows"):
+            Run(copy).table(name)
 
 
 def test_a_run_without_records_is_a_sentence(copy: Path) -> None:

@@ -210,7 +210,7 @@ def test_a_shell_is_on_the_terminal_and_names_its_node(testbed: Path) -> None:
 
 
 def test_a_log_is_followed_until_the_testbed_is_down(places: Path) -> None:
-    program = "sh -c 'echo one; echo two; read line; echo three; exec cat'"
+    program = "sh -c 'echo \"\tone\x1b[2J\"; echo two; read line; echo three; exec cat'"
     done = orderbed("up", "one-partition", "--name", "talk", "--world", "netns", "-d", "--program", program)
     assert done.code == 0, done.err
     process = start("logs", "p1/n1", "--testbed", "talk", "--follow", "--lines", "1")
@@ -221,7 +221,15 @@ def test_a_log_is_followed_until_the_testbed_is_down(places: Path) -> None:
         assert inside("restart", "p1/n1", "--testbed", "talk").code == 2  # it runs
         assert inside("crash", "p1/n1", "--testbed", "talk").code == 0
         assert inside("restart", "p1/n1", "--testbed", "talk").code == 0
-        assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+        assert [process.stdout.readline() for _ in range(2)] == ["\tone\x1b[2J\n", "two\n"]
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(ORDERBED, [ORDERBED, "logs", "p1/n1", "--testbed", "talk"])
+        shown = read_until(terminal, "two", PATIENCE_S)
+        assert "one\N{REPLACEMENT CHARACTER}[2J" in shown
+        assert "\x1b" not in shown
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        os.close(terminal)
     finally:
         assert inside("down", "talk").code == 0
     out, said = process.communicate(timeout=30)

@@ -12,6 +12,7 @@ from node.registry import PROTOCOLS
 from testbed.paths import EXPERIMENTS, TOPOLOGIES
 from testbed.spec.experiment import load
 from tests.testbed.orderbed_command import inside, refused
+from topologies.formats.units import printable
 
 
 def run_directory(
@@ -44,6 +45,30 @@ def test_runs_are_listed_newest_first_with_their_verdicts(tmp_path: Path) -> Non
     run_directory(tmp_path, "x/new")
     rows = inside("list", "runs", "--runs", str(tmp_path), "--json").json()["runs"]
     assert [(row["name"], row["verdict"]) for row in rows] == [("x/new", "unknown"), ("x/old", "pass")]
+
+
+HOSTILE = "\x1b]0;mine\x07\x9b2J\u202e\n ✔ PASS\udcff"
+"""The name of a directory that would change a terminal, and that is no UTF-8."""
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    run_directory(tmp_path, "x/old", latency={})
+    (run_directory(tmp_path, "x/new") / "manifest.json").write_text("{")
+    rows = inside("list", "runs", "--runs", str(tmp_path), "--json").json()["runs"]
+    assert [(row["name"], row["about"], row["verdict"]) for row in rows] == [
+        ("x/new", "cannot be read", "unknown"),
+        ("x/old", "sim", "pass"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["list runs", "list runs --json", "compare", "check", "check --json", "report"])
+def test_the_name_of_a_directory_does_not_reach_the_terminal(tmp_path: Path, command: str) -> None:
+    run = run_directory(tmp_path, f"x/{HOSTILE}", latency={})
+    runs = [] if command.startswith("list") else [str(run)] * (2 if command == "compare" else 1)
+    done = inside(*command.split(), *runs, "--runs", str(tmp_path))
+    assert (done.code, done.err) == (0, "")
+    assert printable(done.out) == done.out
+    assert not [line for line in done.out.splitlines() if line.startswith(" ✔ PASS")]
 
 
 def test_a_new_experiment_loads_and_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

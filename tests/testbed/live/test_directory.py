@@ -114,3 +114,34 @@ def test_a_directory_where_others_may_write_is_no_place() -> None:
         places.descriptions()
     directory.chmod(0o700)
     assert not RuntimeDirectory.of("lab").is_dead()
+
+
+def test_a_link_in_its_place_is_not_followed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    of_another = tmp_path / "home" / "alice"
+    of_another.mkdir(parents=True)
+    (tmp_path / "orderbed").symlink_to(of_another.parent)
+    with pytest.raises(InputError, match=r"orderbed: others may write there"):
+        places.descriptions()
+    assert of_another.is_dir()
+
+
+@pytest.mark.parametrize(("mode", "is_safe"), [(0o777, False), (0o775, False), (0o1777, True), (0o755, True)])
+def test_others_must_not_be_able_to_put_another_directory_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mode: int, is_safe: bool
+) -> None:
+    shared = tmp_path / "shared"
+    (shared / "mine").mkdir(parents=True)
+    shared.chmod(mode)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(shared / "mine"))
+    if is_safe:
+        assert live_root() == shared / "mine" / "orderbed"
+    else:
+        with pytest.raises(InputError, match="shared: others may write there"):
+            live_root()
+
+
+@pytest.mark.root
+def test_a_place_below_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 54321, -1)
+    with pytest.raises(InputError, match="others may write there"):
+        live_root()

@@ -77,6 +77,21 @@ def test_find_takes_a_path_a_name_an_experiment_or_nothing(tmp_path: Path) -> No
     assert [store.find(tmp_path, name) for name in asked] == [older.path, older.path, newer.path, other.path]
 
 
+@pytest.mark.parametrize("target", ["manifest.json", "nowhere", "x" * 300, "/dev/zero", ".", None])
+def test_what_is_no_manifest_hides_no_run(tmp_path: Path, target: str | None) -> None:
+    """As in a hostile archive. None: a pipe."""
+    run = store.create(tmp_path, "quickstart", 1, name="1-a")
+    run.save()
+    (tmp_path / "quickstart" / "2-b").mkdir()
+    odd = tmp_path / "quickstart" / "2-b" / "manifest.json"
+    os.mkfifo(odd) if target is None else odd.symlink_to(target)
+    (tmp_path / ("y" * 200)).symlink_to("x" * 300)
+    assert store.newest(tmp_path, 10) == [run.path]
+    assert store.find(tmp_path, "quickstart") == run.path
+    with pytest.raises(InputError, match="no such run"):
+        store.find(tmp_path, str(odd.parent))
+
+
 def test_the_record_of_a_testbed_is_no_run(tmp_path: Path) -> None:
     run = store.create(tmp_path, "quickstart", 1, name="1-a")
     record = store.create(tmp_path, store.UP, 0, name="lab-1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from testbed.run.program import UserProgram, require_runnable, user_programs
 from testbed.spec import experiment as spec
 from testbed.spec.nodes import configuration
 from testbed.spec.program import Place, PlaceholderError
-from testbed.spec.raw import World
+from testbed.spec.raw import World, has_match
 from testbed.spec.values import Experiment
+from tests.waiting import slowness
 from topologies.formats.errors import InputError
 
 HEAD = """\
@@ -96,7 +98,11 @@ def test_any_text_is_filled_or_refused(text: str) -> None:
          ".files./etc/x: '/etc/x' is absolute and in no private directory of the program (none)"),
         ("{command: x, files: {a: x, a/b: y}}", ".files.a/b: 'a/b' is a file and a directory at once"),
         ("{command: x, files: {a: {from: none}}}", ".files.a.from: none cannot be read (No such file or directory)"),
-        ("{command: x, files: {a: {from: /dev/zero}}}", ".files.a.from: /dev/zero is no regular file"),
+        ("{command: x, files: {a: {from: tests}}}", ".files.a.from: tests is no regular file"),
+        ("{command: x, files: {a: {from: /etc/passwd}}}",
+         ".files.a.from: /etc/passwd leaves the folder of the experiment; put a copy beside the experiment"),
+        ("{command: x, files: {a: {from: tests/../../x}}}",
+         ".files.a.from: tests/../../x leaves the folder of the experiment; put a copy beside the experiment"),
         ("{command: 'x {hots}'}",
          ".command: the placeholder {hots} is unknown; did you mean host? (the text {hots}: {{hots}})"),
         ("{command: 'x \"'}", ".command: cannot be split as a shell does (No closing quotation); give a list"),
@@ -105,7 +111,9 @@ def test_any_text_is_filled_or_refused(text: str) -> None:
         ("{command: x, ready: {port: 1, after: 1 s}}",
          ".ready: expected one of port, line and after, got port and after"),
         ("{command: x, ready: {line: '('}}",
-         ".ready.line: '(' is no regular expression (missing ), unterminated subpattern at position 0)"),
+         ".ready.line: '(' is no regular expression (missing ): ()"),
+        ("{command: x, ready: {line: '(?=a)'}}",
+         ".ready.line: '(?=a)' is no regular expression (invalid perl operator: (?=)"),
         ("{command: x, stop: {signal: STOP}}",
          ".stop.signal: expected one of HUP, INT, QUIT, TERM, USR1, USR2, KILL, got 'STOP'"),
         ("{command: x, promises: fifoo}", ".promises: no property is called 'fifoo'; did you mean fifo?"),
@@ -127,6 +135,37 @@ def test_a_mistake_has_a_place_and_a_sentence(program: str, sentence: str) -> No
     with pytest.raises(InputError) as caught:
         loads(f"program: {program}")
     assert str(caught.value).partition(": ")[2] == f"program{sentence}"
+
+
+def test_a_link_beside_the_experiment_does_not_lead_to_files_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "theirs").mkdir()
+    for name, target in (("link", "../secret"), ("circle", "circle")):
+        (tmp_path / "theirs" / name).symlink_to(target)
+        with pytest.raises(InputError, match=r"link leaves the folder of the experiment|circle cannot be read"):
+            loads(f"program: {{command: x, files: {{a: {{from: {name}}}}}}}", tmp_path / "theirs")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{each members}" * 18_000, "{members}" * 29_000, "{each nodes}" + "x" * 200_000 + "{end}", "{each " * 40_000],
+)
+def test_no_text_takes_long_or_grows_without_bound(text: str) -> None:
+    topology = "topology: {partitions: {p1: {nodes: 400}}}"
+    begun_s = time.process_time()
+    with pytest.raises(InputError, match=r"stands alone|more than 4,194,304 characters"):
+        spec.loads(
+            HEAD.replace("topology: one-partition", topology) + f"program: {{command: x, files: {{a: '{text}'}}}}",
+            "x.yaml", protocols=PROTOCOLS,
+        )  # fmt: skip
+    assert time.process_time() - begun_s < 5 * slowness(time.process_time)
+
+
+@pytest.mark.parametrize(("expression", "line"), [("^(a+)+$b", "a" * 60_000), ("(a|a)*b", "a" * 60_000)])
+def test_no_expression_takes_for_ever(expression: str, line: str) -> None:
+    begun_s = time.process_time()
+    assert not has_match(expression, line)
+    assert time.process_time() - begun_s < 1
 
 
 @pytest.mark.parametrize(
