@@ -845,6 +845,25 @@ def a_member_dies_in_a_silent_group(when: str) -> None:
 nobody_is_needed_at_rest = setting(ViewMember, "_needs_all", lambda *_: False)
 
 
+def the_first_of_two_leaves_unheard() -> None:
+    """It is a quorum by itself, and nothing that it says of its decision arrives."""
+    group = calm(Scripted(2))
+    group.holds = of_kind(ACCEPT, Kind.GROUP_DECIDED, source=0)
+    group.leave(0)
+    group.run(STEP_NS)
+    group.holds = nothing
+    group.until(in_view(group, 2, 1), within_ns=SUSPECT_AFTER_NS)
+    group.settle(2)
+
+
+@replaces(GroupCore, "_tell_decision")
+def excluded_members_tell_no_decision(
+    tell: Shipped, core: GroupCore, here: ViewMember, member: int, now_ns: int, out: list[Effect]
+) -> None:
+    if not core.is_excluded:
+        tell(core, here, member, now_ns, out)
+
+
 # All of them.
 
 MUTANTS: tuple[tuple[Scenario, Edit], ...] = (
@@ -886,6 +905,7 @@ MUTANTS: tuple[tuple[Scenario, Edit], ...] = (
     (a_promiser_ends_before_the_choice, whoever_promised_is_a_witness),
     (a_member_that_is_back_makes_no_bad_pair_at_once, old_accusations_count_against_the_returned),
     *((partial(a_member_dies_in_a_silent_group, when), nobody_is_needed_at_rest) for when in DEATHS),
+    (the_first_of_two_leaves_unheard, excluded_members_tell_no_decision),
 )
 
 SCENARIOS: tuple[Scenario, ...] = (
