@@ -39,14 +39,14 @@ from testbed.fuzz.judge import (
     judge,
     unknown_safety,
 )
-from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
+from testbed.fuzz.scenario import Crash, Cut, Freeze, Leave, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import START_NS, Ending, Simulation, simulate
 from testbed.spec.raw import Parameter
 from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
-from topologies.model import Direction
+from topologies.model import Direction, Impairment
 
 MILLISECOND = 1_000_000
 
@@ -366,6 +366,20 @@ def test_a_fault_that_begins_after_an_exclusion_does_not_excuse_it(at_ns: int, i
     scenario = replace(small("sequencer"), faults=(pause,))
     found = list(_excluded_without_fault(scenario, simulation_of(scenario, builder.stop(A, B))))
     assert (not found) is is_excused
+
+
+@pytest.mark.parametrize("protocol", ["reliable", "co"])
+def test_who_leaves_as_asked_may_know_it_alone(protocol: str) -> None:
+    """The other member crashes while the decision is under way to it."""
+    way = Impairment(delay_ns=5 * MILLISECOND)
+    leave = Leave(at_ns=10 * MILLISECOND, for_ns=900 * MILLISECOND, member=0)
+    crash = Crash(at_ns=22 * MILLISECOND, for_ns=MILLISECOND, member=1, is_final=True)
+    members = (Member(submissions_ns=(MILLISECOND,), to_node=way),) * 2
+    scenario = replace(small(protocol), segments=(Segment(members=members),), faults=(leave, crash))
+    leaver, other = simulate(experiment_of(scenario), group=GROUP).incarnations
+    assert is_excluded(leaver)
+    assert {row[5] for row in other.records if row[0] == Event.VIEW} == {1}
+    assert judge(scenario).is_good
 
 
 @pytest.mark.parametrize(
