@@ -237,7 +237,7 @@ def _exclusions(
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
-    Members without the state may be left out when those with it become few (`_left_out_without_state`). Where no
+    Members without the state may be left out when those with it become few (`left_out_without_state`). Where no
     view leaves a member out, it cannot have been excluded.
     """
     if views is None and circumstances.records_views:
@@ -248,7 +248,7 @@ def _exclusions(
         for change in (views["views"] if views is not None else ())
         for one in change["gone"]
     }
-    stateless = frozenset(_left_out_without_state(views)) if views is not None else frozenset()
+    stateless = frozenset(left_out_without_state(views)) if views is not None else frozenset()
     known = {str(node.name) for node in circumstances.network.topology.nodes()}
     found_by: dict[
         tuple[frozenset[int], frozenset[Element], frozenset[str]], set[str]
@@ -277,7 +277,7 @@ def _exclusions(
             yield f"{circumstances.named(incarnation)} was excluded, which no fault of the run explains"
 
 
-def _left_out_without_state(views: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def left_out_without_state(views: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Incarnations that a view leaves out because they lack the state: a member with the state goes, and those that
     stay would be no quorum of a view together with those that lack it (docs/protocols/group.md, R2). Whether the one
     with the state goes for a reason is judged for itself.
