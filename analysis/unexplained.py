@@ -238,8 +238,9 @@ def _exclusions(
 ) -> Iterator[str]:
     """Silences explain the exclusion of a node that they affect (`affected`), and by a bad pair that of any node, if a
     node that they affect stays: nobody can tell which node of the pair is in the wrong (docs/protocols/group.md, R8).
-    Where no view leaves a member out, it cannot have been excluded. One that a view leaves out has been excluded, also
-    if it did not learn of it; not if it is of `others`.
+    Members without the state may be left out when those with it become few (`left_out_without_state`). Where no view
+    leaves a member out, it cannot have been excluded. One that a view leaves out has been excluded, also if it did not
+    learn of it; not if it is of `others`.
     """
     if views is None and circumstances.records_views:
         yield from (f"{circumstances.named(one)} was excluded, but no view was recorded" for one in sorted(excluded))
@@ -253,6 +254,7 @@ def _exclusions(
     known = indexes.keys()
     gone = [Incarnation(indexes[name], number) for name, number in changes if name in known]
     excluded = {one: 0 for one in gone if one not in others} | dict(excluded)
+    stateless = frozenset(left_out_without_state(views)) if views is not None else frozenset()
     found_by: dict[
         tuple[frozenset[int], frozenset[Element], frozenset[str]], set[str]
     ] = {}  # many members may be excluded at once
@@ -261,6 +263,8 @@ def _exclusions(
         change = changes.get((name, incarnation.incarnation))
         if change is None and views is not None:
             yield f"{circumstances.named(incarnation)} was excluded, but no view leaves it out"
+            continue
+        if (name, incarnation.incarnation) in stateless:
             continue
         kept = set() if change is None else _names(change["members"]) - _names(change["joined"])
         peers = _partition_of(circumstances, name) if change is None else kept | _names(change["gone"])
@@ -276,6 +280,25 @@ def _exclusions(
         is_of_a_pair = change is not None and change["reason"] == ViewReason.BAD_PAIR.name.lower()
         if name not in found and not (is_of_a_pair and found & kept):
             yield f"{circumstances.named(incarnation)} was excluded, which no fault of the run explains"
+
+
+def left_out_without_state(views: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Incarnations that a view leaves out because they lack the state: a member with the state goes, and those that
+    stay would be no quorum of a view together with those that lack it (docs/protocols/group.md, R2). Whether the one
+    with the state goes for a reason is judged for itself.
+    """
+    taken_ms = {(one["member"], one["incarnation"]): one["at_ms"] for one in views["transfers"]}
+    joiners: set[tuple[str, int]] = set()
+    for change in views["views"]:
+        gone, kept, joined = (
+            {(one["member"], one["incarnation"]) for one in change[name]} for name in ("gone", "members", "joined")
+        )
+        lacking = {one for one in joiners if taken_ms.get(one, change["first_ms"]) >= change["first_ms"]}
+        kept -= joined
+        if gone - lacking and not kept & lacking and 2 * len(kept) < len(kept | gone & lacking):
+            yield from gone & lacking
+        if change["reason"] != ViewReason.FIRST.name.lower():
+            joiners |= joined
 
 
 def affected(peers: Collection[str], hear: Callable[[str, str], bool]) -> set[str]:

@@ -45,8 +45,8 @@ class TransportParameters:
     """Longest tolerated silence, by a crash, pause or cut: the group layer suspects a member that is silent for
     longer."""
     heartbeat_at_rest: bool = True
-    """Whether members watch each other while none sends; without it the next sender detects a crash at rest. Read by
-    the group layer."""
+    """Whether members watch each other while none sends; without it the next sender detects a crash at rest, or the
+    next change of the view. Read by the group layer."""
 
     def __post_init__(self) -> None:
         require(1 <= self.burst <= 1024, f"burst must lie between 1 and 1024 messages, not {self.burst}")

@@ -341,7 +341,10 @@ class GroupCore(Core):
         elif message.kind is Kind.GROUP_STATE:
             self._on_state(here, message, source, now_ns, out)
         elif message.kind is Kind.GROUP_STATUS:
-            if not self._is_excluded:
+            if self._is_excluded:
+                # Perhaps all of the ballot and its decision that this member sent was lost, and no other one knows it.
+                self._tell_decision(here, source, now_ns, out)
+            else:
                 here.on_status(message, source, now_ns, out)
         elif here.change.decided is not None:
             self._tell_decision(here, message.origin, now_ns, out)

@@ -116,7 +116,7 @@ class ViewMember:
         if self._peers and not self.is_settled:
             out.append(Multicast(message=self.status()))
             self._arm_retry(now_ns, out)
-        if self._peers and self._parameters.heartbeat_at_rest:
+        if self._peers and (self._parameters.heartbeat_at_rest or not self.is_settled):
             self._watch(now_ns, out)
             self.arm_beat(now_ns, out)
 
@@ -177,16 +177,23 @@ class ViewMember:
         out.extend(Send(target=member, message=asking) for member in members)
 
     def _watch(self, now_ns: int, out: list[Effect]) -> None:
-        """Set the members whose silence counts from now on: all if frozen, in a minority, or if any member is
-        suspected."""
+        """Set the members whose silence counts from now on: all if frozen, in a minority, if any member is suspected,
+        or if the view needs all of them."""
         watched = set(self._peers)
         is_member = not self.is_frozen and not self.is_minority
-        if is_member and not self._detector.suspects and not self._accusations.accused:
+        needs_all = bool(self._detector.suspects or self._accusations.accused) or self._needs_all(now_ns)
+        if is_member and not needs_all:
             watched &= self.stack.streams.awaited().keys()
             if self._parameters.heartbeat_at_rest and self._peers:
                 watched.add(self._neighbour(1))
         self._detector.watch(sorted(watched), now_ns)
         self._arm_watch(out)
+
+    def _needs_all(self, now_ns: int) -> bool:
+        """R8: whether the view must settle or change, and no member watches another one at rest: a dead member would
+        hold that up for ever."""
+        is_still = self.is_settled and not self._leavers and not self._admissible(now_ns)
+        return not is_still and not self._parameters.heartbeat_at_rest
 
     def _arm_watch(self, out: list[Effect]) -> None:
         next_ns = self._detector.next_ns()

@@ -10,6 +10,7 @@ each partition decides for itself, whole partitions crash, too, and all their me
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -17,7 +18,7 @@ from typing import Any, TypeGuard
 
 from node.registry import PROTOCOLS
 from testbed.fuzz import ranges
-from testbed.fuzz.outages import Moment, moments, outages, stretched, with_torn_fan_outs
+from testbed.fuzz.outages import GAP_NS, Moment, moments, outages, stretched, with_torn_fan_outs
 from testbed.fuzz.scenario import (
     ClockShift,
     Crash,
@@ -34,6 +35,7 @@ from testbed.fuzz.scenario import (
     Slow,
     Worsening,
     clash,
+    is_too_early,
 )
 from testbed.spec.raw import Dissemination
 from topologies.model import CLEAR, Access, Bus, Direction, Distribution, Impairment
@@ -52,6 +54,9 @@ GROUPS_SHARE = 0.5
 
 FAN_OUTS_SHARE = 0.6
 """Share of the scenarios of a protocol with views that get torn fan-outs; they need unicast dissemination."""
+
+JOINERS_SHARE = 0.2
+"""Share of the scenarios of a protocol with views in which some members are absent at first."""
 
 FAULTS_MAX = 4
 SHORT_NS = 200 * MILLISECOND
@@ -105,6 +110,8 @@ def draw(protocol: str, seed: int) -> Scenario:
         scenario = replace(scenario, faults=outages(scenario, drawn.patience_ns, chance))
     else:
         scenario = replace(scenario, faults=_Aim(scenario, drawn.patience_ns, rng).faults())
+    if PROTOCOLS[protocol].has_views:
+        scenario = _with_late_members(scenario, Random(f"{seed}/latecomers/{protocol}"))  # noqa: S311 (as above)
     if PROTOCOLS[protocol].has_views and chance.random() < FAN_OUTS_SHARE:
         scenario = with_torn_fan_outs(scenario, drawn.patience_ns, chance)
     return scenario
@@ -223,6 +230,28 @@ def _with_groups(scenario: Scenario) -> Scenario:
     assert isinstance(load, Mapping)
     groups = {"grouped_permille": 600, "changes_permille": 300}
     return replace(scenario, parameters={**scenario.parameters, "load": {**load, **groups}})
+
+
+def _with_late_members(scenario: Scenario, rng: Random) -> Scenario:
+    """The scenario with members that are absent at first and join, one by one or all at once. Faults of members that
+    are not there yet are left out."""
+    if rng.random() >= JOINERS_SHARE:
+        return scenario
+    count = len(scenario.members)
+    late = rng.sample(range(count), rng.randint(1, count - 1))
+    last_ns = max(at_ns for at_ns, _ in scenario.submissions)
+    at_once_ns = rng.choice((rng.randrange(last_ns + 1), None, None))
+    joins_ns = {member: rng.randrange(last_ns + 1) if at_once_ns is None else at_once_ns for member in late}
+    places = itertools.count()
+    segments = tuple(
+        replace(
+            segment,
+            members=tuple(replace(member, joins_ns=joins_ns.get(next(places))) for member in segment.members),
+        )
+        for segment in scenario.segments
+    )
+    faults = tuple(one for one in scenario.faults if not is_too_early(one, joins_ns, gap_ns=GAP_NS))
+    return replace(scenario, segments=segments, faults=faults)
 
 
 def _segments(rng: Random) -> tuple[Segment, ...]:

@@ -37,7 +37,7 @@ from analysis.independent.compare import disagreements
 from analysis.independent.judge import History, judge_histories, table_of
 from analysis.inputs import Protocol
 from analysis.metrics import membership
-from analysis.unexplained import AFTERMATH
+from analysis.unexplained import AFTERMATH, left_out_without_state
 from node.core import Core, Membership
 from node.group.view import Incarnation as Member
 from node.group.view import View
@@ -377,26 +377,30 @@ _MAY_BE_CHANCE = frozenset(("expelled", "given up"))
 def _excluded_without_fault(
     scenario: Scenario, simulation: Simulation, losses: Losses | None = None
 ) -> Iterator[Failure]:
-    """Members that were excluded although no view leaves them out (one that left as asked may have been in none), or
-    although no fault that had begun, and had not ended long before (analysis.unexplained), justified it. It is allowed
-    if no other member of their view was free of such faults: in a view of two, a member that receives nothing excludes
-    the other one. It is also allowed to the lower-ranked member of a bad pair whose other member has such a fault:
-    nobody can tell which of them it is. `losses`, after all faults of a member, may have silenced it.
+    """Members that were excluded although no view leaves them out (one that left as asked may have been in none, or the
+    others crashed before they installed the next one), or although no fault that had begun, and had not ended long
+    before (analysis.unexplained), justified it. It is allowed if no other member of their view was free of such faults:
+    in a view of two, a member that receives nothing excludes the other one. It is also allowed to members without the
+    state when one with it goes (analysis.unexplained), and to the lower-ranked
+    member of a bad pair whose other member has such a fault: nobody can tell which of them it is. `losses`, after all
+    faults of a member, may have silenced it.
     """
     excluded = list(filter(is_excluded, simulation.incarnations))
     timelines = membership.timelines(_records_of(simulation)) if excluded else []
+    asked = _asked_to_leave(scenario, simulation) if excluded else {}
+    stateless = _without_state(timelines)
     protocol = Protocol(name=scenario.protocol, parameters=scenario.parameters)
     for incarnation in excluded:
         changes_ns = _left_out_ns(incarnation, timelines)
-        if PROTOCOLS[scenario.protocol].has_views and not changes_ns and incarnation.ending is not Ending.LEFT:
+        if PROTOCOLS[scenario.protocol].has_views and not changes_ns and incarnation.name not in asked:
             sentence = f"member {incarnation.member} was excluded, but no view leaves it out"
             yield Failure(kind="expelled", sentence=sentence)
             continue
         at_ns = _excluded_ns(incarnation, changes_ns) - START_NS
         since_ns = at_ns - AFTERMATH * protocol.suspect_after_ns
         fallen = victims_of(scenario, since_ns=since_ns, until_ns=at_ns)
-        witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
-        if incarnation.member in fallen or not witnesses:
+        witnesses = _last_view(incarnation, timelines, len(scenario.members)) - fallen - {incarnation.member}
+        if incarnation.member in fallen or not witnesses or incarnation.name in stateless:
             continue
         own = (one for one in scenario.faults if incarnation.member in one.members and one.at_ns <= at_ns)
         is_silenced = losses is not None and losses.has_silenced(
@@ -410,6 +414,16 @@ def _excluded_without_fault(
             yield Failure(
                 kind="expelled", sentence=f"member {incarnation.member} was given up although it was never away long"
             )
+
+
+def _without_state(timelines: Sequence[membership.Timeline]) -> set[Incarnation]:
+    """Incarnations that were left out because they had not got the state."""
+    members = {one.incarnation.member for one in timelines}
+    numbers = {str(member): member for member in members}
+    names = {member: name for name, member in numbers.items()}
+    views = membership.section(timelines, names=names, start_ns=START_NS, struck_ns={}, asked_to_leave={})
+    found = () if views is None else left_out_without_state(views)
+    return {Incarnation(numbers[name], incarnation) for name, incarnation in found if name in numbers}
 
 
 def _left_out_ns(excluded: IncarnationRun, timelines: Sequence[membership.Timeline]) -> list[int]:
@@ -568,12 +582,16 @@ def _count(incarnation: IncarnationRun, code: int) -> int:
     return sum(row[:2] == (Event.REPORT, code) for row in incarnation.records)
 
 
-def _last_view(incarnation: IncarnationRun, members: int) -> frozenset[int]:
-    """The members of the last view that it installed; all members, if there are no views."""
+def _last_view(incarnation: IncarnationRun, timelines: Sequence[membership.Timeline], members: int) -> frozenset[int]:
+    """The members of the last view that it installed, or else of the last one that names it; all members, if there are
+    no views."""
     views = [row for row in incarnation.records if row[0] == Event.VIEW]
-    if not views:
-        return frozenset(range(members))
-    return frozenset(row[2] for row in views if row[5] == views[-1][5])
+    if views:
+        return frozenset(row[2] for row in views if row[5] == views[-1][5])
+    naming = [view for one in timelines for view in one.views.installations if incarnation.name in view.members]
+    if naming:
+        return frozenset(one.member for one in max(naming, key=lambda view: view.number).members)
+    return frozenset(range(members))
 
 
 def _exception(error: Exception) -> Failure:

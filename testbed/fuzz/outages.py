@@ -44,6 +44,7 @@ from testbed.fuzz.scenario import (
     Worsening,
     clash,
     experiment_of,
+    is_too_early,
 )
 from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
 from testbed.spec.raw import Dissemination
@@ -190,7 +191,8 @@ def with_torn_fan_outs(scenario: Scenario, patience_ns: int, rng: Random) -> Sce
         faults = _torn(fan_out, scenario, patience_ns, rng)
         ordered = sorted((*scenario.faults, *faults), key=lambda fault: (fault.at_ns, fault.end_ns))
         leaves = [fault for fault in ordered if isinstance(fault, Leave)]
-        if any(clash(faults[0], other, gap_ns=GAP_NS) for other in scenario.faults):
+        is_early = is_too_early(faults[0], scenario.joins_ns, gap_ns=GAP_NS)
+        if is_early or any(clash(faults[0], other, gap_ns=GAP_NS) for other in scenario.faults):
             continue
         if not any(is_last(leave, ordered, len(scenario.members)) for leave in leaves):
             scenario = replace(scenario, faults=tuple(ordered))

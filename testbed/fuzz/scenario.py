@@ -48,6 +48,8 @@ class Member:
 
     submissions_ns: tuple[int, ...] = ()
     """Instants of its submissions, ascending; one may occur twice."""
+    joins_ns: int | None = None
+    """When it first starts, and joins; None: it is a founder of the group."""
     to_node: Impairment = CLEAR
     from_node: Impairment = CLEAR
     offset_ns: int = 0
@@ -223,6 +225,14 @@ def clash(one: Fault, other: Fault, *, gap_ns: int = 0) -> bool:
     return second.at_ns <= first.end_ns + gap_ns
 
 
+def is_too_early(fault: Fault, joins_ns: Mapping[int, int], *, gap_ns: int = 0) -> bool:
+    """Whether a fault strikes a member that has not joined yet; or is a leave before all have joined, at which the
+    member may be the last one."""
+    if isinstance(fault, Leave) and joins_ns:
+        return fault.at_ns <= max(joins_ns.values()) + gap_ns
+    return isinstance(fault, Fall | Condition) and fault.at_ns <= joins_ns.get(fault.member, -1 - gap_ns) + gap_ns
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A complete small experiment. `seed`: seed of the experiment's random events."""
@@ -247,9 +257,15 @@ class Scenario:
 
     @property
     def duration_ns(self) -> int:
-        """Length of the load: it ends after all submissions and all faults."""
+        """Length of the load: it ends after all submissions, all faults and all joins."""
         last = [at_ns for at_ns, _ in self.submissions] + [fault.end_ns for fault in self.faults]
-        return max(last, default=0) + SETTLE_NS
+        return max((*last, *self.joins_ns.values()), default=0) + SETTLE_NS
+
+    @property
+    def joins_ns(self) -> dict[int, int]:
+        """By member that is absent at first, when it joins."""
+        instants = (member.joins_ns for member in self.members)
+        return {index: at_ns for index, at_ns in enumerate(instants) if at_ns is not None}
 
     @property
     def transit_ns(self) -> int:
@@ -336,7 +352,12 @@ def _block(scenario: Scenario) -> dict[str, Any]:
         "drain": units.format_duration(DRAIN_NS),
         "seed": scenario.seed,
         "world": World.SIM.value,
-        "faults": [_fault_block(fault, names) for fault in scenario.faults],
+        "absent": [names[member] for member in scenario.joins_ns],
+        "faults": [_fault_block(fault, names) for fault in scenario.faults]
+        + [
+            {"at": units.format_duration(at_ns), "join": {"targets": [names[member]]}}
+            for member, at_ns in scenario.joins_ns.items()
+        ],
     }
     return {key: value for key, value in block.items() if value not in ({}, [])}
 

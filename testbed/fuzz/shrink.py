@@ -192,7 +192,7 @@ def _clearer(scenario: Scenario) -> Iterator[Scenario]:
     for position, member in enumerate(scenario.members):
         for simpler in (
             replace(member, to_node=CLEAR), replace(member, from_node=CLEAR),
-            replace(member, offset_ns=0), replace(member, drift_ppm=0),
+            replace(member, offset_ns=0), replace(member, drift_ppm=0), replace(member, joins_ns=None),
         ):  # fmt: skip
             if simpler != member:
                 yield _with_member(scenario, position, simpler)
@@ -281,7 +281,12 @@ def _moved(scenario: Scenario, move: Callable[[int], int]) -> Scenario:
     if _collide(faults):
         return scenario
     moved = _each_member(
-        scenario, lambda member: replace(member, submissions_ns=tuple(move(at_ns) for at_ns in member.submissions_ns))
+        scenario,
+        lambda member: replace(
+            member,
+            submissions_ns=tuple(move(at_ns) for at_ns in member.submissions_ns),
+            joins_ns=None if member.joins_ns is None else move(member.joins_ns),
+        ),
     )
     return replace(moved, faults=tuple(faults))
 

@@ -177,7 +177,7 @@ class Member:
         )
         if before is not None:
             self.host.shifts |= before.host.shifts
-            self._cpu_ratio = before._cpu_ratio
+            self.slow(before._cpu_ratio)
             if before._is_deaf:
                 self.deafen(before._own_socket.capacity_bytes)
         port.receiver = self._receive

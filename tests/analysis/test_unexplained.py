@@ -18,7 +18,7 @@ from testbed.fuzz.scenario import experiment_of
 from testbed.sim.point import measure
 from tests.analysis.runs import START_NS, MadeRun
 
-VIEWS: dict[str, Any] = {"without_quorum": [], "minorities": [], "absent": [], "views": []}
+VIEWS: dict[str, Any] = {"without_quorum": [], "minorities": [], "absent": [], "views": [], "transfers": []}
 NOTHING: dict[str, Any] = {
     "excluded": {},
     "left": {},
@@ -110,6 +110,17 @@ def excluded_from(kept: str, reason: str = "suspicion", *, gone: str = "2", **mo
     """The exclusion of p1/n2 from a view of the nodes `kept` and `gone`."""
     views = view_without(nodes(gone), nodes(kept), reason=reason, **more)
     return {"excluded": {N2: AT_NS}, "views": views}
+
+
+def excluded_without_state(
+    kept: str, *, gone: str = "123", joiners: str = "23", taken_ms: float = 20e-6
+) -> dict[str, Any]:
+    """The exclusion of p1/n2, which had joined the view before with others, and took the state at a time."""
+    founders = nodes("".join(number for number in kept + gone if number not in joiners))
+    before = view_without([], founders, joined=joiners, reason="join", at_ms=10e-6)["views"]
+    after = view_without(nodes(gone), nodes(kept))["views"]
+    transfers = [{"member": node, "incarnation": 1, "at_ms": taken_ms} for node in nodes(joiners)]
+    return {"excluded": {N2: AT_NS}, "views": VIEWS | {"views": before + after, "transfers": transfers}}
 
 
 EXCLUDED, LEFT, CRASHED = excluded_from("134"), {"left": {N2: AT_NS}}, {"crashed": [N2]}
@@ -208,6 +219,12 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (excluded_from("13", "bad_pair"), [impaired("p1/n4")], [WAS_EXCLUDED]),
         (excluded_from("13", "bad_pair", gone="24"), [impaired("p1/n4")], [WAS_EXCLUDED]),
         (excluded_from("13", "bad_pair"), [], [WAS_EXCLUDED]),
+        (excluded_without_state("4"), [], []),
+        (excluded_without_state("4", taken_ms=15e-6), [], [WAS_EXCLUDED]),
+        (excluded_without_state("4", gone="23"), [], [WAS_EXCLUDED]),
+        (excluded_without_state("45"), [], [WAS_EXCLUDED]),
+        (excluded_without_state("34", gone="12"), [], [WAS_EXCLUDED]),
+        (excluded_without_state("4", gone="12"), [], [WAS_EXCLUDED]),
         (EXCLUDED | {"views": None}, [fault("pause", "p1/n2")], [NO_VIEW]),
         (EXCLUDED | {"views": VIEWS}, [fault("pause", "p1/n2")], [LEFT_OUT_OF_NONE]),
         (

@@ -816,6 +816,54 @@ def old_accusations_count_against_the_returned(
     accusations._said_ns[accuser] = now_ns
 
 
+DEATHS = {
+    "before it has the view": {0, 2, 3},
+    "before others join": {1, 2, 3},
+    "before another leaves": {2},
+}
+"""When a member of a silent group dies, and the members of the view after it."""
+
+
+def a_member_dies_in_a_silent_group(when: str) -> None:
+    """No member watches another one at rest, and nobody submits; the group changes all the same."""
+    group = calm(Scripted(4, founders=(0, 1, 2), parameters={"heartbeat_at_rest": False}))
+    if when == "before it has the view":
+        group.restart(3)
+        group.until(frozen(group, 0, 1))
+        group.crash(1)
+    elif when == "before others join":
+        group.crash(0)
+        group.restart(3)
+    else:
+        group.crash(0)
+        group.leave(1)
+        group.until(lambda: not group.hosts[1].is_up)
+    group.settle()
+    assert {member for member, _ in group.incarnations_of(2)} == DEATHS[when]
+
+
+nobody_is_needed_at_rest = setting(ViewMember, "_needs_all", lambda *_: False)
+
+
+def the_first_of_two_leaves_unheard() -> None:
+    """It is a quorum by itself, and nothing that it says of its decision arrives."""
+    group = calm(Scripted(2))
+    group.holds = of_kind(ACCEPT, Kind.GROUP_DECIDED, source=0)
+    group.leave(0)
+    group.run(STEP_NS)
+    group.holds = nothing
+    group.until(in_view(group, 2, 1), within_ns=SUSPECT_AFTER_NS)
+    group.settle(2)
+
+
+@replaces(GroupCore, "_tell_decision")
+def excluded_members_tell_no_decision(
+    tell: Shipped, core: GroupCore, here: ViewMember, member: int, now_ns: int, out: list[Effect]
+) -> None:
+    if not core.is_excluded:
+        tell(core, here, member, now_ns, out)
+
+
 # All of them.
 
 MUTANTS: tuple[tuple[Scenario, Edit], ...] = (
@@ -856,6 +904,8 @@ MUTANTS: tuple[tuple[Scenario, Edit], ...] = (
     (a_member_that_the_coordinator_did_not_reach_is_asked, nobody_is_asked_whether_it_hears_the_suspects),
     (a_promiser_ends_before_the_choice, whoever_promised_is_a_witness),
     (a_member_that_is_back_makes_no_bad_pair_at_once, old_accusations_count_against_the_returned),
+    *((partial(a_member_dies_in_a_silent_group, when), nobody_is_needed_at_rest) for when in DEATHS),
+    (the_first_of_two_leaves_unheard, excluded_members_tell_no_decision),
 )
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -866,6 +916,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *(partial(rest_of_the_cut_is_given, order) for order in ORDERS),
     *(partial(equal_halves, count) for count in (2, 4)),
     *(partial(no_quorum_is_left, count, *dead) for count, dead in ((2, (0,)), (3, (0, 1)), (4, (0, 1)))),
+    *(partial(a_member_dies_in_a_silent_group, when) for when in DEATHS),
     *(partial(first_ranked_is_paused, for_ns) for for_ns in (SUSPECT_AFTER_NS * 3 // 2, 5 * SUSPECT_AFTER_NS)),
     excluded_returned_and_started_again,
     heal_in_mid_ballot,

@@ -39,14 +39,14 @@ from testbed.fuzz.judge import (
     judge,
     unknown_safety,
 )
-from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
+from testbed.fuzz.scenario import Crash, Cut, Freeze, Leave, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import START_NS, Ending, Simulation, simulate
 from testbed.spec.raw import Parameter
 from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
-from topologies.model import Direction
+from topologies.model import Direction, Impairment
 
 MILLISECOND = 1_000_000
 
@@ -366,6 +366,52 @@ def test_a_fault_that_begins_after_an_exclusion_does_not_excuse_it(at_ns: int, i
     scenario = replace(small("sequencer"), faults=(pause,))
     found = list(_excluded_without_fault(scenario, simulation_of(scenario, builder.stop(A, B))))
     assert (not found) is is_excused
+
+
+def test_who_joined_and_lacks_the_state_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two with the state crashes before the two others have it, and its next incarnation joins at once."""
+    way = Impairment(delay_ns=10 * MILLISECOND)
+    founder = Member(submissions_ns=(10 * MILLISECOND, 3000 * MILLISECOND), to_node=way)
+    late = Member(joins_ns=20 * MILLISECOND, to_node=way)
+    crash = Crash(at_ns=65 * MILLISECOND, for_ns=20 * MILLISECOND, member=0)
+    members = (founder, late, founder, late)
+    scenario = replace(small("sequencer"), segments=(Segment(members=members),), faults=(crash,))
+    assert judge(scenario).is_good
+    monkeypatch.setattr("testbed.fuzz.judge.left_out_without_state", lambda _: ())
+    assert [failure.kind for failure in judge(scenario).failures] == ["expelled"] * 2
+
+
+def test_a_joiner_that_did_not_hear_of_its_view_was_in_that_view() -> None:
+    """Nothing that the only founder sends arrives. The third member is not there yet."""
+    founder = Member(submissions_ns=(0, 5000 * MILLISECOND))
+    members = (founder, Member(joins_ns=1000 * MILLISECOND), Member(joins_ns=8000 * MILLISECOND))
+    mute = Worsening(
+        at_ns=900 * MILLISECOND,
+        for_ns=3000 * MILLISECOND,
+        member=0,
+        direction=Direction.FROM_NODE,
+        changes=(("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
+    )
+    parameters = {"suspect_after_ns": 1200 * MILLISECOND}
+    scenario = replace(small(), segments=(Segment(members=members),), parameters=parameters, faults=(mute,))
+    simulation = simulate(experiment_of(scenario), group=GROUP)
+    excluded = [incarnation for incarnation in simulation.incarnations if is_excluded(incarnation)]
+    assert {(one.member, any(row[0] == Event.VIEW for row in one.records)) for one in excluded} == {(1, False)}
+    assert judge(scenario).is_good
+
+
+@pytest.mark.parametrize("protocol", ["reliable", "co"])
+def test_who_leaves_as_asked_may_know_it_alone(protocol: str) -> None:
+    """The other member crashes while the decision is under way to it."""
+    way = Impairment(delay_ns=5 * MILLISECOND)
+    leave = Leave(at_ns=10 * MILLISECOND, for_ns=900 * MILLISECOND, member=0)
+    crash = Crash(at_ns=22 * MILLISECOND, for_ns=MILLISECOND, member=1, is_final=True)
+    members = (Member(submissions_ns=(MILLISECOND,), to_node=way),) * 2
+    scenario = replace(small(protocol), segments=(Segment(members=members),), faults=(leave, crash))
+    leaver, other = simulate(experiment_of(scenario), group=GROUP).incarnations
+    assert is_excluded(leaver)
+    assert {row[5] for row in other.records if row[0] == Event.VIEW} == {1}
+    assert judge(scenario).is_good
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from testbed.fuzz.scenario import (
     Worsening,
     clash,
     experiment_of,
+    is_too_early,
     yaml_of,
 )
 from testbed.spec.experiment import loads
@@ -99,6 +100,25 @@ def test_all_kinds_of_faults_and_networks_occur() -> None:
     assert any(segment.bus for scenario in scenarios for segment in scenario.segments)
     for ill in ("loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio", "jitter_ns", "rate_bps"):
         assert any(getattr(member.to_node, ill) for scenario in scenarios for member in scenario.members), ill
+
+
+def test_members_are_absent_at_first() -> None:
+    late = [scenario for scenario in drawn("reliable") if scenario.joins_ns]
+    assert any(len(set(scenario.joins_ns.values())) < len(scenario.joins_ns) for scenario in late), "at one instant"
+    assert any(len(set(scenario.joins_ns.values())) > 1 for scenario in late)
+    assert any(scenario.faults for scenario in late)
+    assert all(0 < len(scenario.joins_ns) < len(scenario.members) for scenario in late)
+    assert not any(scenario.joins_ns for scenario in drawn("objects")), "its members are fixed"
+
+
+def test_a_fault_of_a_member_that_is_not_there_yet_is_told() -> None:
+    crash, leave = Crash(at_ns=10, for_ns=1, member=1), Leave(at_ns=10, for_ns=1, member=0)
+    assert [is_too_early(crash, {1: at_ns}) for at_ns in (9, 10, 11)] == [False, True, True]
+    assert [is_too_early(crash, {1: 5}, gap_ns=gap_ns) for gap_ns in (4, 5)] == [False, True]
+    assert not is_too_early(crash, {2: 11}, gap_ns=100)
+    assert not is_too_early(Cut(at_ns=10, for_ns=1, sides=((0,), (1,))), {1: 11})
+    assert [is_too_early(leave, {1: at_ns}) for at_ns in (9, 10)] == [False, True], "it may be the last one"
+    assert not is_too_early(leave, {}, gap_ns=100)
 
 
 def test_every_candidate_of_adaptive_is_drawn() -> None:

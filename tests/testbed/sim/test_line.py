@@ -153,6 +153,17 @@ def test_the_first_frame_of_a_bursty_line_finds_the_chain_in_its_good_state() ->
         assert 0 in Wire(Impairment(loss_ratio=0.5, loss_burst_frames=10.0), seed).send(1).run().numbers
 
 
+def test_a_change_begins_the_chain_in_its_good_state() -> None:
+    """A burst of a million frames ends with the change."""
+    lossy: dict[str, Any] = {"loss_ratio": 0.999, "loss_burst_frames": 1e6}
+    for seed in range(20):
+        changed = Wire(Impairment(**lossy), seed=seed).send(5_000).run()
+        lost = changed.offered - len(changed.out)
+        changed.change(**lossy).send(1).run()
+        assert lost > 0
+        assert changed.offered - len(changed.out) == lost
+
+
 def test_duplicates_come_twice_and_never_thrice() -> None:
     made = wire(duplicate_ratio=0.25).send(MANY).run()
     copies = [len(list(run)) for _, run in groupby(made.numbers)]

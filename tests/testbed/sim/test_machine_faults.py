@@ -42,6 +42,15 @@ def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_
     assert simulation.incarnations[1].overrun == 0
 
 
+def test_a_slow_node_that_is_frozen_begins_its_datagram_again() -> None:
+    times = deliveries(
+        run("{at: 200 ms, slow: {targets: p1/n2, cpu: 2 %}}", "{at: 301 ms, for: 100 ms, pause: {targets: p1/n2}}")
+    )
+    took_ns = round(INPUT_NS / 0.02)
+    assert not [at_ns for at_ns in times if 301 * MILLISECOND < at_ns < 401 * MILLISECOND + took_ns]
+    assert 401 * MILLISECOND + took_ns in times
+
+
 def test_a_slow_node_that_can_keep_up_only_delivers_later() -> None:
     plain, slow = run(), run("{at: 0, slow: {targets: p1/n2, cpu: 50 %}}")
     assert [b - a for a, b in zip(deliveries(plain), deliveries(slow), strict=True)][5:100] == [2 * INPUT_NS] * 95

@@ -4,6 +4,7 @@ for longer than the group's patience counts as crashed, and the run comes to res
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +12,7 @@ from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Property, Verdict
 from node.registry import PROTOCOLS
 from node.trace import EndReason, Event
+from testbed.sim.member import INPUT_NS
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Crash, Fault, Join, Leave
 from tests.testbed.sim.made import MILLISECOND, SECOND, delivered, experiment, periodic, topology
@@ -141,6 +143,23 @@ def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on
     promised = [Property(name) for name in PROTOCOLS[protocol].promises]
     findings = check_incarnations(simulation.records, members=range(4), kinds=promised)
     assert {kind: finding.verdict for kind, finding in findings.items()} == dict.fromkeys(promised, Verdict.PASS)
+
+
+def test_the_faults_of_its_machine_go_on_for_the_next_incarnation() -> None:
+    faults = planned(
+        "{at: 400 ms, slow: {targets: p1/n4, cpu: 1 %}}",
+        "{at: 400 ms, deaf: {targets: p1/n4, buffer: 2304 B}}",
+        "{at: 400 ms, for: 4 s, clock: {targets: p1/n4, step: 50 ms}}",
+        "{at: 500 ms, for: 3 s, pause: {targets: p1/n4}}",
+    )
+    again = run(*faults, protocol="reliable", patience_ns=SECOND, duration_ns=6 * SECOND).incarnations[4]
+    assert (again.member, again.incarnation) == (3, 2)
+    wrong = {row[6] - START_NS < 4400 * MILLISECOND: row[7] - row[6] for row in again.records}
+    assert wrong == {True: 50 * MILLISECOND, False: 0}
+    times = sorted({row[6] for row in again.records if row[0] == Event.DELIVER and row[2] != again.member})
+    assert min(b - a for a, b in pairwise(times)) >= round(INPUT_NS / 0.01)
+    assert again.overrun > 0
+    assert again.was_paused, "its lag is no sign that this machine is too slow"
 
 
 def test_one_that_is_excluded_while_it_drains_drains_as_the_next_incarnation() -> None:
