@@ -6,6 +6,7 @@ A drawing holds no colours: elements have classes, and the report's style sheet 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,13 +50,21 @@ def element(name: str, *children: str, **attributes: object) -> Markup:
         if isinstance(value, float):
             parts.append(f' {_attribute(key)}="{coordinate(value)}"')
         elif value is not None:
-            parts.append(f' {_attribute(key)}="{escape(str(value))}"')
+            parts.append(f' {_attribute(key)}="{_escaped(str(value))}"')
     if children:
         # `escape` leaves Markup as it is, but takes longer than the rest of an element.
         parts += [">", *(child if isinstance(child, Markup) else escape(child) for child in children), f"</{name}>"]
     else:
         parts.append("/>")
     return Markup("".join(parts))  # noqa: S704  (all values and texts in it are escaped)
+
+
+def _escaped(text: str) -> str:
+    """`escape` takes longer than the search, and few attributes need it."""
+    return escape(text) if _NEEDS_ESCAPE(text) else text
+
+
+_NEEDS_ESCAPE: Final = re.compile("[&<>\"']").search
 
 
 @cache
