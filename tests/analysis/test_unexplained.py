@@ -115,12 +115,16 @@ def excluded_from(kept: str, reason: str = "suspicion", *, gone: str = "2", **mo
 def excluded_without_state(
     kept: str, *, gone: str = "123", joiners: str = "23", taken_ms: float = 20e-6
 ) -> dict[str, Any]:
-    """The exclusion of p1/n2, which had joined the view before with others, and took the state at a time."""
+    """The exclusion of p1/n2, which had joined the view before with others, and took the state at a time. The others
+    that go leave as asked.
+    """
     founders = nodes("".join(number for number in kept + gone if number not in joiners))
     before = view_without([], founders, joined=joiners, reason="join", at_ms=10e-6)["views"]
     after = view_without(nodes(gone), nodes(kept))["views"]
     transfers = [{"member": node, "incarnation": 1, "at_ms": taken_ms} for node in nodes(joiners)]
-    return {"excluded": {N2: AT_NS}, "views": VIEWS | {"views": before + after, "transfers": transfers}}
+    asked = {Incarnation(int(number) - 1, 1): SOON for number in gone if number != "2"}
+    views = VIEWS | {"views": before + after, "transfers": transfers}
+    return {"excluded": {N2: AT_NS}, "asked_to_leave": asked, "views": views}
 
 
 EXCLUDED, LEFT, CRASHED = excluded_from("134"), {"left": {N2: AT_NS}}, {"crashed": [N2]}

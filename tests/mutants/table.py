@@ -467,7 +467,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _sequencer(9, crossing, cores.Overtakes, "total_order"),
     # Skeen's order.
     _abcast(9, agreed.final_overtaken, agreed.OvertakesPending, "total_order"),
-    _abcast(11, agreed.end_in_the_queue, agreed.DropsLeavers, "agreement", "causal"),
+    _abcast(11, agreed.end_in_the_queue, agreed.DropsLeavers, "agreement", "causal", unknown=("total_order",)),
     _abcast(12, agreed.clock_behind, agreed.NeverJumps, "total_order"),
     # Lamport's order.
     _lamport(12, lagging_clock, cores.NeverJumps, "causal", "total_order", "clock_condition", BUFFERS, unknown=LIVE),
@@ -475,7 +475,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _core("lamport", cores.lamport, None, lost_cause, views.LamportAdmitsEverything, "causal"),
     # All-Ack.
     _allack(None, late_comer, cores.OthersOnly, "causal", "total_order"),
-    _allack(None, death_of_a_sender, cores.DropsTheExcluded, "agreement", "causal"),
+    _allack(None, death_of_a_sender, cores.DropsTheExcluded, "agreement", "causal", unknown=("total_order",)),
     _allack(None, lost_cause, views.AllAckAdmitsEverything, "causal"),
     # Causal order.
     _core("cbcast", cores.bare_cbcast, 42, duplicating, cores.DeliversCopies, "integrity"),

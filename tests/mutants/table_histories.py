@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from analysis.checks import properties
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import EndReason, Event, Level, Notice
 from node.registry import TOTAL_ORDER_PROMISES
@@ -21,6 +22,9 @@ Writer = Callable[[HistoryBuilder, bool], None]
 """Writes the events, with or without the bug."""
 
 HISTORY_MUTANTS: list[Mutant] = []
+
+
+UNDER_THE_ORDER = {kind.value for kind in properties.UNDER_THE_ORDER}
 
 
 def mutant(
@@ -38,7 +42,9 @@ def mutant(
             write(builder, has_bug)
             return of_history(builder.stop(*stops), promises)
 
-        HISTORY_MUTANTS.append(history_row("history", bug, write.__name__, outcome, *breaks))
+        is_undecided = bool(UNDER_THE_ORDER & set(breaks))  # the orders in views may be no order of all messages
+        unknown = ("total_order",) if is_undecided else ()
+        HISTORY_MUTANTS.append(history_row("history", bug, write.__name__, outcome, *breaks, unknown=unknown))
         return write
 
     return add

@@ -202,7 +202,12 @@ def many_equal_rows(path: Path) -> None:
     """Some kilobytes that take gigabytes when they are read."""
     rows = pq.read_table(path).slice(0, 1)
     places = pa.array(np.zeros(2_000_000, np.int32))
-    equal = [pa.DictionaryArray.from_arrays(places, column.combine_chunks()) for column in rows.columns]
+    equal = [
+        pa.nulls(len(places), column.type)
+        if column.null_count
+        else pa.DictionaryArray.from_arrays(places, column.combine_chunks())
+        for column in rows.columns
+    ]
     pq.write_table(pa.table(equal, rows.column_names), path, row_group_size=500_000)
 
 
