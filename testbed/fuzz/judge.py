@@ -183,9 +183,12 @@ def _is_without_quorum(scenario: Scenario, simulation: Simulation) -> bool:
 
 def has_lost_quorum(simulation: Simulation) -> bool:
     """Whether no view can follow the newest view that a living member has installed, because too many of its members
-    are gone for good, or no living one of them has its state."""
+    are gone for good, or lack messages of an earlier view that only such members held, or no living one of them has its
+    state.
+    """
     views: dict[int, dict[int, Incarnation]] = {}
     installed: dict[int, set[Incarnation]] = {}
+    latest: dict[Incarnation, int] = {}
     ended = [incarnation for incarnation in simulation.incarnations if _is_there_at_the_end(incarnation)]
     living = {incarnation.name for incarnation in ended}
     for incarnation in simulation.incarnations:
@@ -193,21 +196,26 @@ def has_lost_quorum(simulation: Simulation) -> bool:
             if row[0] == Event.VIEW:
                 views.setdefault(row[5], {})[row[4]] = Incarnation(row[2], row[3])
                 installed.setdefault(row[5], set()).add(incarnation.name)
+                latest[incarnation.name] = row[5]
     if not views:
         return False  # without views, all promises hold
-    newest = [number for number in sorted(views) if installed[number] & living]
-    if not newest:
+    newest = max((number for number in views if installed[number] & living), default=None)
+    if newest is None:
         return True
     # Members without the state cannot go on if all that have it crashed before another could fetch it.
-    if not any(
-        _has_state(incarnation)
-        for incarnation in ended
-        if (incarnation.member, incarnation.incarnation) in installed[newest[-1]]
-    ):
+    if not any(_has_state(incarnation) for incarnation in ended if incarnation.name in installed[newest]):
         return True
-    ranked = [views[newest[-1]][rank] for rank in sorted(views[newest[-1]])]
-    view = View(number=newest[-1], incarnations=tuple(Member(*one) for one in ranked))
-    return not view.is_quorum({one.member for one in ranked if one in living})
+
+    def has_quorum(number: int, able: set[Incarnation]) -> bool:
+        ranked = [views[number][rank] for rank in sorted(views[number])]
+        view = View(number=number, incarnations=tuple(Member(*one) for one in ranked))
+        return view.is_quorum({one.member for one in ranked if one in able})
+
+    # A quorum of a view holds all its messages when the next one is decided. A member that has not installed the next
+    # one yet may fetch them in vain if that quorum is gone.
+    behind = {one for one in living if latest.get(one, newest) < newest}
+    stuck = {one for one in behind if not has_quorum(latest[one], living)}
+    return not has_quorum(newest, living - stuck)
 
 
 def _has_state(incarnation: IncarnationRun) -> bool:
