@@ -93,6 +93,8 @@ class Record:
         self._path = path
         try:
             self.entries = _ENTRIES.validate_python(read_json(path)) if path.exists() else []
+            if unknown := {one.protocol for one in self.entries} - set(PROTOCOLS):
+                raise ValueError(f"there is no protocol {min(unknown)!r:.40}")
         except (OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise InputError(f"{path}: not the record of campaigns ({reason}); give another --record") from None
