@@ -383,7 +383,7 @@ def _of_runs(folder: Path) -> Mapping[str, Reader]:
         return read_manifest(run)
 
     def read_results(data: bytes) -> object:
-        (run / "summary.json").write_bytes(data)
+        put("summary.json", data)
         return read_summary(run)
 
     summary = json.dumps({"verdict": "pass", "properties": {"fifo": {"verdict": "pass"}}}).encode()

@@ -123,6 +123,7 @@ def test_a_reader_gives_a_value_or_its_refusal(name: str, every: dict[str, Reade
     outcome = judge(every[name], seed=SEED, numbers=range(count))
     assert outcome.finds == [], f"python -m tests.readers {name} --seed {SEED} --count {count}"
     assert outcome.inputs == count
+    assert outcome.refused < count, "no changed sample reaches the rest of the reader"
     assert outcome.refused > count / 10 or name not in MOSTLY_REFUSED
 
 
