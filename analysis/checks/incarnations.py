@@ -155,6 +155,14 @@ class _Submitted(NamedTuple):
     seen_ns: Ints
 
 
+class _Requests(NamedTuple):
+    """For each of some messages the times of its submission, as in _Submitted, and whether it was submitted."""
+
+    at_ns: Ints
+    seen_ns: Ints
+    is_known: npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """Input of a task. The paths are directories of parts."""
@@ -185,8 +193,9 @@ class _Plan:
                     if kind == Step.SUBMISSION:
                         messages.write(_messages(batch, incarnation, self.names))
                     elif kind == Step.DELIVERY:
-                        deliveries.write(_deliveries(batch, incarnation, self.names, submitted))
-                        untold += _untold(batch, incarnation, submitted)
+                        requests = _requests(batch["message"].to_numpy(), submitted)
+                        deliveries.write(_deliveries(batch, incarnation, self.names, requests))
+                        untold += _untold(batch, incarnation, requests)
                 if untold and facts.is_gapless and not facts.mistake:
                     facts = facts._replace(
                         mistake=f"delivers {untold} messages before their submissions were on record"
@@ -313,15 +322,13 @@ def _messages(steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[s
 
 
 def _deliveries(
-    steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str], submitted: _Submitted
+    steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str], requests: _Requests
 ) -> pa.RecordBatch:
     """Rows of schema.DELIVERIES from deliveries of this incarnation, at every level, with the submission time of
     each.
     """
     message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
-    place, is_known = _requests(message, submitted)
-    submit_ns = submitted.at_ns[place] if len(submitted.at_ns) else np.zeros(len(message), np.int64)
-    latency_ns, fits = minus(at_ns, submit_ns)
+    latency_ns, fits = minus(at_ns, requests.at_ns)
     made = {
         "member": np.full(len(message), incarnation.member),
         "member_name": _name(incarnation, names, len(message)),
@@ -331,8 +338,8 @@ def _deliveries(
         "number": message & 0xFFFFFFFF,
         "position": steps["value"],
         "deliver_ns": at_ns,
-        "submit_ns": pa.array(submit_ns, mask=~is_known),
-        "latency_ns": pa.array(latency_ns, mask=~(is_known & fits)),
+        "submit_ns": pa.array(requests.at_ns, mask=~requests.is_known),
+        "latency_ns": pa.array(latency_ns, mask=~(requests.is_known & fits)),
         **{name: steps[name] for name in ("level", "is_undone", "is_repeat")},
         **_payload(steps),
     }
@@ -344,22 +351,19 @@ def _payload(steps: pa.RecordBatch) -> dict[str, Ints]:
     return {"size_bytes": payload_size_bytes(payload), "checksum": payload_checksum(payload)}
 
 
-def _untold(steps: pa.RecordBatch, incarnation: Incarnation, submitted: _Submitted) -> int:
+def _untold(steps: pa.RecordBatch, incarnation: Incarnation, requests: _Requests) -> int:
     """Number of deliveries of messages of others whose SUBMIT was not on the wire yet: that record leaves first."""
     message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
-    place, is_known = _requests(message, submitted)
-    if not is_known.any():
-        return 0
-    is_early = is_known & (at_ns < submitted.seen_ns[place] - CLOCK_ERROR_NS)
+    is_early = requests.is_known & (at_ns < requests.seen_ns - CLOCK_ERROR_NS)
     return int(np.count_nonzero(is_early & (message >> 32 & 0xFFFFFFFF != incarnation.code)))
 
 
-def _requests(message: Ints, submitted: _Submitted) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Places of these messages among the submitted ones, and a mask of those that were."""
+def _requests(message: Ints, submitted: _Submitted) -> _Requests:
     if not len(submitted.message):
-        return np.zeros(len(message), np.intp), np.zeros(len(message), np.bool_)
+        nothing = np.zeros(len(message), np.int64)
+        return _Requests(nothing, nothing, np.zeros(len(message), np.bool_))
     place = np.minimum(np.searchsorted(submitted.message, message), len(submitted.message) - 1)
-    return place, submitted.message[place] == message
+    return _Requests(submitted.at_ns[place], submitted.seen_ns[place], submitted.message[place] == message)
 
 
 def _name(incarnation: Incarnation, names: Sequence[str], count: int) -> pa.DictionaryArray:
