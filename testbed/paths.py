@@ -43,14 +43,6 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def is_there(path: Path) -> bool:
-    """The same for any kind of file, such as a device."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
 def is_directory(path: Path) -> bool:
     """The same for a directory."""
     try:

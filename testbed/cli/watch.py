@@ -19,9 +19,10 @@ from rich.live import Live as LiveDisplay
 from rich.table import Table
 from rich.text import Text
 
+from analysis.files import is_there
 from testbed.cli import lazy
 from testbed.console import DEFAULT_RUNS, Console, Json, Panel, Runs, one_line, plain_table, print_json, table
-from testbed.paths import is_directory, is_there
+from testbed.paths import is_directory
 from testbed.rundir import store
 from topologies.formats.errors import InputError
 
