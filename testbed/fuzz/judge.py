@@ -555,7 +555,7 @@ def _not_as_asked(records: Incarnations, calls: Calls) -> Iterator[Failure]:
 
 def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
     """Safety properties that are unknown although they were checked, and grant order without reports of messages: no
-    record is missing here. What leaves the total order of views open fails itself.
+    record is missing here. A violation that leaves the total order of views open is a failure of its own.
     """
     failing = {kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL}
     excuses = {no_order_of_views(kind) for kind in failing.intersection(UNDER_THE_ORDER)}
