@@ -149,7 +149,7 @@ def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = 
         if until_ns is not None and fault.at_ns > until_ns:
             continue
         if isinstance(fault, ClockShift):
-            if abs(fault.step_ns) > STEP_NS:
+            if abs(fault.step_ns) > STEP_NS and fault.end_ns >= since_ns:
                 return frozenset(range(len(scenario.members)))
             continue
         is_final = isinstance(fault, Crash) and fault.is_final

@@ -39,7 +39,18 @@ from testbed.fuzz.judge import (
     judge,
     unknown_safety,
 )
-from testbed.fuzz.scenario import Crash, Cut, Freeze, Leave, Member, Scenario, Segment, Worsening, experiment_of
+from testbed.fuzz.scenario import (
+    ClockShift,
+    Crash,
+    Cut,
+    Freeze,
+    Leave,
+    Member,
+    Scenario,
+    Segment,
+    Worsening,
+    experiment_of,
+)
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import START_NS, Ending, Simulation, simulate
 from testbed.spec.raw import Parameter
@@ -175,12 +186,14 @@ def test_a_cut_excuses_no_end_that_no_view_shows() -> None:
         (Crash, 7_190, True),
         (Crash, 7_300, False),
         (partial(Crash, is_final=True), 7_300, True),
+        (partial(ClockShift, step_ns=600 * MILLISECOND), 7_190, True),
+        (partial(ClockShift, step_ns=600 * MILLISECOND), 7_300, False),
     ],
 )
 def test_a_fault_excuses_no_exclusion_long_after_it(
-    fault: Callable[..., Freeze | Crash], at_ms: int, is_excused: bool
+    fault: Callable[..., Freeze | Crash | ClockShift], at_ms: int, is_excused: bool
 ) -> None:
-    """c is away for 1.2 s, and given up after a silence of 1.2 s."""
+    """c is away or has a wrong clock for 1.2 s, and is given up after a silence of 1.2 s."""
     builder = HistoryBuilder(A, B, C)
     builder.install(1, A, B, C)
     builder.author.now_ns = START_NS + at_ms * MILLISECOND
