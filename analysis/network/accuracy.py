@@ -13,6 +13,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -266,6 +267,7 @@ def judge(realised: Realised) -> Remark:
         return Remark(Verdict.UNKNOWN, f"only {frames} frames passed while nothing changed, {ENOUGH_FRAMES} are needed")
     remarks = [
         *_delay(realised),
+        *_over_links(realised),
         *_reordering(realised),
         *_loss(realised.losses, realised),
         *_full_queue(realised.losses, realised),
@@ -346,6 +348,15 @@ def _delay(realised: Realised) -> Iterator[Remark]:
             f"as asked, but for {stalled.frames} frames during stalls of {_ms(stalled.longest_ns)} at most that the"
             " machine's witness saw",
         )
+
+
+def _over_links(realised: Realised) -> Iterator[Remark]:
+    """Delays of the frames that came over links, which may be none of those by which the port is measured."""
+    for view in realised.views:
+        seen = replace(realised, delays=view.delays, stalled=view.stalled, delay_rests=view.rests)
+        for remark in _delay(seen):
+            if remark.verdict is Verdict.FAIL:
+                yield remark._replace(text=f"{view.of}, less the delays asked there, {remark.text}")
 
 
 def _early(delays: Delays, realised: Realised) -> Iterator[Remark]:
@@ -525,9 +536,9 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     elif is_too_high or losses.high < least:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
     elif losses.uneven is not None:
-        name, of_it, frames, is_too_many = losses.uneven
+        way, of_it, frames, is_too_many = losses.uneven
         side = "more" if is_too_many else "fewer"
-        yield Remark(Verdict.FAIL, f"of the {frames} frames of {name} {of_it} were lost, {side} than was asked")
+        yield Remark(Verdict.FAIL, f"of the {frames} frames {way} {of_it} were lost, {side} than was asked")
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
         yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")

@@ -181,9 +181,9 @@ class Losses(NamedTuple):
 
 
 class Uneven(NamedTuple):
-    """Another node, of whose frames more or fewer were lost than was asked, and than chance explains."""
+    """Another node, or links, of whose frames more or fewer were lost than was asked, and than chance explains."""
 
-    name: str
+    way: str
     lost: int
     frames: int
     is_too_many: bool
@@ -202,6 +202,15 @@ class Rate(NamedTuple):
 
     def nearest_bps(self, asked_bps: int) -> float:
         return min(max(self.least_bps, asked_bps), self.most_bps)
+
+
+class View(NamedTuple):
+    """Delays of some of the frames, which are judged by themselves: those that came over the same links."""
+
+    of: str
+    delays: Delays | None
+    stalled: Stalled | None
+    rests: tuple[Path, ...]
 
 
 class StillCut(NamedTuple):
@@ -250,6 +259,8 @@ class Realised:
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
     """Rests of the paths by which delays and losses were measured; none if all are clear."""
+    views: tuple[View, ...]
+    """Delays of the frames that came over links."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -508,6 +519,7 @@ def _realised(
         lambda rest: not rest.has_queue,
     )
     delay_ns = _of_arrived(delay_parts, _delays)
+    over_links, among = _over_links(parts), _among(loss_parts, passed, element)
     rate_unjudged = _rate_unjudged(parts, element, interval.asked)
     return Realised(
         from_ns=interval.from_ns,
@@ -515,9 +527,7 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(
-            loss_parts, interval.asked, queue_drops, corrupting, _among(loss_parts, passed, element), name_of
-        ),
+        losses=_losses(loss_parts, over_links, interval.asked, queue_drops, corrupting, among, name_of),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
@@ -532,7 +542,24 @@ def _realised(
         untested_cuts=sum(not met for met in interval.met.values()),
         delay_rests=_rests(delay_parts),
         loss_rests=_rests(loss_parts),
+        views=tuple(_view(name, own, interval.asked, stalls) for name, own in over_links.items()),
     )
+
+
+def _over_links(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
+    """Parts that passed links, by the links: a link has no port of its own at which it is measured."""
+    found: dict[str, list[_Part]] = defaultdict(list)
+    for part in filter(len, parts):
+        links = [f"{name} {way}" for (way, name), _ in part.rest.elements if way not in (TO_NODE, FROM_NODE)]
+        if links:
+            found["over " + ", ".join(links)].append(part)
+    return found
+
+
+def _view(of: str, parts: Sequence[_Part], asked: Impairment, stalls: Ints) -> View:
+    chosen = _cleanest(parts, lambda rest: not rest.has_queue and not rest.has_jitter)
+    delay_ns = _of_arrived(chosen, _delays)
+    return View(of, delays_of(delay_ns, asked), _stalled(chosen, delay_ns, asked, stalls), _rests(chosen))
 
 
 def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
@@ -649,6 +676,7 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
 
 def _losses(
     parts: Sequence[_Part],
+    over_links: Mapping[str, Sequence[_Part]],
     asked: Impairment,
     queue_drops: Mapping[Element, int],
     corrupting: Collection[Element],
@@ -689,29 +717,33 @@ def _losses(
         low_without_drops=None if dropped is None else _own_share(least, survival.least),
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
-        uneven=_uneven(parts, trials / frames, name_of),
+        uneven=_uneven({**_by_name(parts, name_of), **over_links}),
         is_rest_missing=most < sum(len(part) * part.path.lost()[0] for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
 
 
-def _uneven(parts: Sequence[_Part], evidence: float, name_of: Callable[[int], str]) -> Uneven | None:
-    """`evidence`: independent trials per frame. Among more nodes chance finds one that is further off."""
-    of_peer: dict[int, list[_Part]] = defaultdict(list)
+def _by_name(parts: Sequence[_Part], name_of: Callable[[int], str]) -> dict[str, Sequence[_Part]]:
+    """Parts of each other node, if there are several."""
+    found: dict[str, list[_Part]] = defaultdict(list)
     for part in filter(len, parts):
-        of_peer[int(part.samples.peer[0])].append(part)
-    if len(of_peer) <= 1:
-        return None
-    deviations = math.sqrt(asked_delays.DEVIATIONS**2 + 2 * math.log(len(of_peer)))
-    for peer, own in of_peer.items():
+        found[f"of {name_of(int(part.samples.peer[0]))}"].append(part)
+    return {**found} if len(found) > 1 else {}
+
+
+def _uneven(of_way: Mapping[str, Sequence[_Part]]) -> Uneven | None:
+    """Among more nodes or links chance finds one that is further off."""
+    deviations = math.sqrt(asked_delays.DEVIATIONS**2 + 2 * math.log(max(1, len(of_way))))
+    for way, own in of_way.items():
         frames = sum(map(len, own))
         lost = sum(int((part.samples.copies == 0).sum()) for part in own)
         least, most = (sum(len(part) * part.path.lost()[side] for part in own) / frames for side in (0, 1))
         corrupted = max(part.path.corrupt_ratio for part in own)
-        low, high = wilson(lost * evidence, frames * evidence, deviations)
+        trials = min(independent_trials(frames, one) for part in own for _, one in part.path.elements)
+        low, high = wilson(lost * trials / frames, trials, deviations)
         is_too_many = low > most + corrupted and not any(part.path.has_queue for part in own)
         if is_too_many or high < least:
-            return Uneven(name_of(peer), lost, frames, is_too_many)
+            return Uneven(way, lost, frames, is_too_many)
     return None
 
 

@@ -1646,6 +1646,32 @@ def test_a_link_that_loses_less_than_was_asked_fails(loss: float, expected: Verd
     assert losses_of(found).ratio >= 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "delay_ms", "lost", "expected"),
+    [
+        ("delay: 5 ms", 5, 0.0, None),
+        ("delay: 5 ms", 0, 0.0, "over p1--p2 there, less the delays asked there, the median delay is -4.900 ms"),
+        ("delay: 5 ms", 6, 0.0, "over p1--p2 there, less the delays asked there, the median delay is 1.100 ms"),
+        ("delay: 5 ms, rate: 10 Mbit/s", 6, 0.0, None),
+        ("loss: 10 %", 0, 0.1, None),
+        ("loss: 10 %", 0, 0.0, "of the 1000 frames over p1--p2 there 0 were lost, fewer than was asked"),
+        ("loss: 10 %", 0, 0.2, "of the 1000 frames over p1--p2 there 200 were lost, more than was asked"),
+    ],
+)
+def test_a_link_is_judged_beside_frames_that_pass_none(
+    asked: str, delay_ms: int, lost: float, expected: str | None
+) -> None:
+    """The port has as many frames of a neighbour, by which it is measured."""
+    topology = load.loads(LOSSY_LINK.replace("p2: {nodes: 1}", "p2: {nodes: 2}").replace("loss: 20 %", asked))
+    far = lose(sent(1000, delay_ns=delay_ms * MS + 100_000), RNG(1).permutation(1000) < 1000 * lost)
+    frames = together(far, sent(1000, peer=2))
+    (found,) = measure(build(topology, {}, ()), ("to-node", "p2/n1"), frames, first_ns=-1, last_ns=LAST_NS)
+
+    remark = accuracy.judge(found)
+    assert remark.verdict is (FAIL if expected else PASS)
+    assert (expected or "") in remark.text
+
+
 @pytest.mark.parametrize(("dropped", "expected"), [(80, PASS), (0, FAIL)])
 def test_what_a_link_dropped_is_counted_elsewhere(dropped: int, expected: Verdict) -> None:
     network = build(load.loads(LOSSY_LINK.replace("loss: 20 %", "rate: 1 Mbit/s")), {}, ())
