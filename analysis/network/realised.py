@@ -30,6 +30,11 @@ Floats = npt.NDArray[np.float64]
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
+STRANGE = -1
+"""In place of another node: a frame without a key, of another program or a later fragment. It only passes a port:
+towards a node it is seen when it leaves, from a node when it enters."""
+STRANGE_PART = 0.01
+"""Part of the frames at a port that may be strange without any effect."""
 FOREVER_NS = 2**62
 NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
 """Damage of an arrival."""
@@ -309,7 +314,8 @@ def measure(
         for start, end, asked in network.intervals(element)
         if end > first_ns and start < last_ns
     ]
-    for peer, own in _by_peer(samples):
+    known = samples.select(samples.peer != STRANGE)
+    for peer, own in _by_peer(known):
         cut: _Cut | None = None
         healed: _Healed | None = None
         spans = _pair_spans(network, element, peer)
@@ -332,7 +338,7 @@ def measure(
                 interval.parts.append(part)
                 if healed is not None and healed.is_silent_after(part, queue_drops):
                     interval.still_cut = StillCut(network.node_name(peer), healed.lost)
-    sizes_bytes = int(samples.length.min(initial=FRAME_BYTES)), int(samples.length.max(initial=1))
+    sizes_bytes = int(known.length.min(initial=FRAME_BYTES)), int(known.length.max(initial=1))
     corrupting = network.corrupting
     return [
         _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting, network.node_name)
@@ -511,6 +517,8 @@ def _realised(
         parts = _one_receiver_each(parts)
     is_passed_needed = interval.asked.rate_bps is not None or interval.asked.loss_burst_frames > 1.0
     passed = _passed(parts, element, samples, interval) if is_passed_needed else samples.select(slice(0))
+    smallest_bytes = int(passed.length.min(initial=smallest_bytes))
+    largest_bytes = int(passed.length.max(initial=largest_bytes))
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
         parts,
@@ -834,19 +842,23 @@ def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) ->
 
 def _passed(parts: Sequence[_Part], element: Element, samples: Samples, interval: _Interval) -> Samples:
     """All frames of these parts' kind in the interval, also those that were under way while their path was changed:
-    they pass the queue, too. Towards a node those that arrived, by the arrival; from a node those that were sent. They
-    are in the order of their arrivals.
+    they pass the queue, too, as do strange ones. Towards a node those that arrived, by the arrival; from a node those
+    that were sent. They are in the order of their arrivals.
     """
     samples = samples.select(np.argsort(samples.arrive_ns, kind="stable"))
     if element[0] == TO_NODE:
         until_ns = max([interval.until_ns, *(int(part.samples.arrive_ns.max(initial=NEVER)) + 1 for part in parts)])
         is_wanted = (samples.arrive_ns >= interval.from_ns) & (samples.arrive_ns < until_ns)
-        return samples.select(is_wanted & (samples.arrive_ns != NEVER))
+        return _without_few_strange(samples.select(is_wanted & (samples.arrive_ns != NEVER)))
     is_wanted = (samples.sent_ns >= interval.from_ns) & (samples.sent_ns < interval.until_ns)
     peers = [part.samples.peer[part.samples.is_multicast] for part in parts]
-    return samples.select(
-        is_wanted & (~samples.is_multicast | np.isin(samples.peer, np.concatenate([[NEVER], *peers])))
-    )
+    is_wanted &= ~samples.is_multicast | np.isin(samples.peer, np.concatenate([[NEVER], *peers]))
+    return _without_few_strange(samples.select(is_wanted))
+
+
+def _without_few_strange(passed: Samples) -> Samples:
+    is_known = passed.peer != STRANGE
+    return passed.select(is_known) if is_known.sum() >= (1 - STRANGE_PART) * len(passed) else passed
 
 
 def _is_all(parts: Sequence[_Part], passed: Samples) -> bool:

@@ -225,6 +225,7 @@ class Table:
     def write(self, path: Path) -> Path:
         kinds = {"class": pa.string(), "direction": pa.string()}
         names = [*kinds, "sender", "sender_incarnation", "transmission", "ip_dst", "length", "node_index", "time_ns"]
+        names.append("offset")
         assert set(names) <= set(schema.FRAMES.names)
         fields = pa.schema([(name, kinds.get(name, pa.int64())) for name in names])
         pq.write_table(pa.Table.from_pylist(self.rows, schema=fields), path / "frames.parquet")
