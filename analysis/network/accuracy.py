@@ -267,7 +267,7 @@ def judge(realised: Realised) -> Remark:
         return Remark(Verdict.UNKNOWN, f"only {frames} frames passed while nothing changed, {ENOUGH_FRAMES} are needed")
     remarks = [
         *_delay(realised),
-        *_over_links(realised),
+        *_views(realised),
         *_reordering(realised),
         *_loss(realised.losses, realised),
         *_full_queue(realised.losses, realised),
@@ -350,13 +350,12 @@ def _delay(realised: Realised) -> Iterator[Remark]:
         )
 
 
-def _over_links(realised: Realised) -> Iterator[Remark]:
-    """Delays of the frames that came over links, which may be none of those by which the port is measured."""
+def _views(realised: Realised) -> Iterator[Remark]:
     for view in realised.views:
-        seen = replace(realised, delays=view.delays, stalled=view.stalled, delay_rests=view.rests)
+        seen = replace(realised, asked=view.asked, delays=view.delays, stalled=view.stalled, delay_rests=view.rests)
         for remark in _delay(seen):
             if remark.verdict is Verdict.FAIL:
-                yield remark._replace(text=f"{view.of}, less the delays asked there, {remark.text}")
+                yield remark._replace(text=f"{view.of} {remark.text}")
 
 
 def _early(delays: Delays, realised: Realised) -> Iterator[Remark]:

@@ -210,9 +210,12 @@ class Rate(NamedTuple):
 
 
 class View(NamedTuple):
-    """Delays of some of the frames, which are judged by themselves: those that came over the same links."""
+    """Delays that are judged by themselves: of the frames that came over the same links, or beside the waits in a
+    queue.
+    """
 
     of: str
+    asked: Impairment
     delays: Delays | None
     stalled: Stalled | None
     rests: tuple[Path, ...]
@@ -265,7 +268,6 @@ class Realised:
     loss_rests: tuple[Path, ...]
     """Rests of the paths by which delays and losses were measured; none if all are clear."""
     views: tuple[View, ...]
-    """Delays of the frames that came over links."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -528,6 +530,9 @@ def _realised(
     )
     delay_ns = _of_arrived(delay_parts, _delays)
     over_links, among = _over_links(parts), _among(loss_parts, passed, element)
+    views = [
+        _view(f"{name}, less the delays asked there,", interval.asked, own, stalls) for name, own in over_links.items()
+    ]
     rate_unjudged = _rate_unjudged(parts, element, interval.asked)
     return Realised(
         from_ns=interval.from_ns,
@@ -550,7 +555,7 @@ def _realised(
         untested_cuts=sum(not met for met in interval.met.values()),
         delay_rests=_rests(delay_parts),
         loss_rests=_rests(loss_parts),
-        views=tuple(_view(name, own, interval.asked, stalls) for name, own in over_links.items()),
+        views=(*views, *_beside_waits(parts, passed, element, interval.asked, stalls)),
     )
 
 
@@ -564,10 +569,45 @@ def _over_links(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
     return found
 
 
-def _view(of: str, parts: Sequence[_Part], asked: Impairment, stalls: Ints) -> View:
+def _view(of: str, asked: Impairment, parts: Sequence[_Part], stalls: Ints) -> View:
     chosen = _cleanest(parts, lambda rest: not rest.has_queue and not rest.has_jitter)
     delay_ns = _of_arrived(chosen, _delays)
-    return View(of, delays_of(delay_ns, asked), _stalled(chosen, delay_ns, asked, stalls), _rests(chosen))
+    return View(of, asked, delays_of(delay_ns, asked), _stalled(chosen, delay_ns, asked, stalls), _rests(chosen))
+
+
+def _beside_waits(
+    parts: Sequence[_Part], passed: Samples, element: Element, asked: Impairment, stalls: Ints
+) -> Iterator[View]:
+    """Delays less the waits in the element's own queue, if all frames that left it are seen: a frame leaves within the
+    time of its own bits after the one before, or after it entered. Its token bucket may let it leave at once.
+    """
+    is_last = element[0] == TO_NODE
+    known = [part for part in parts if not part.rest.has_queue and not part.rest.has_jitter]
+    elements = [one for part in parts for _, one in part.path.elements]
+    if asked.rate_bps is None or any(one.duplicate_ratio or one.corrupt_ratio for one in elements):
+        return
+    if asked.jitter_ns or asked.reorder_ratio or passed.length.max(initial=0) > bucket_bytes(asked.rate_bps):
+        return
+    if not is_last and (any(part.rest.survival < 1.0 for part in known) or not _is_all(known, passed)):
+        return
+    behind_ns = [0 if is_last else part.rest.delay_ns for part in known]
+    arrived = [part.samples.select(part.samples.arrive_ns != NEVER) for part in known]
+    leave_ns = [own.arrive_ns - after_ns for own, after_ns in zip(arrived, behind_ns, strict=True)]
+    every_ns = passed.arrive_ns if is_last else np.sort(np.concatenate([passed.arrive_ns[:0], *leave_ns]))
+    every_ns = np.append(-FOREVER_NS, every_ns)
+    rest = []
+    for part, own, after_ns, left_ns in zip(known, arrived, behind_ns, leave_ns, strict=True):
+        entered_ns = own.sent_ns + part.path.delay_ns - after_ns
+        before_ns = every_ns[np.searchsorted(every_ns, left_ns) - 1]
+        bits_ns = (own.length * 8e9 / ((1 - RATE_TOLERANCE) * asked.rate_bps)).astype(np.int64)
+        waits_ns = np.minimum(np.maximum(before_ns - entered_ns, 0) + bits_ns, np.maximum(left_ns - entered_ns, 0))
+        rest.append(replace(part, samples=replace(own, sent_ns=own.sent_ns + waits_ns)))
+    yield _view(
+        "beside the waits in the queue",
+        replace(asked, rate_bps=None, queue_frames=None, queue_bytes=None),
+        rest,
+        stalls,
+    )
 
 
 def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
