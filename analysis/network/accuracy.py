@@ -302,6 +302,8 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
     assert limit is not None
     if found.ahead_ns > EARLY_NS:
         yield Remark(Verdict.FAIL, f"frames left up to {_ms(found.ahead_ns)} before {asked_bps} bit/s allow it")
+    for late in found.late:
+        yield from _late_frames(late)
     if found.unjudged:
         yield Remark(Verdict.PASS, f"{found.unjudged} neither the rate that is reached nor the queue is judged")
         return
@@ -314,6 +316,21 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
     elif found.most_waiting + 1 < FEWER_WAITING * limit:
         waiting = f"the queue dropped {found.dropped} frames, and {found.most_waiting} waited at most"
         yield Remark(Verdict.FAIL, f"{waiting}; it should hold {limit}")
+
+
+def _late_frames(late: media.Lateness) -> Iterator[Remark]:
+    if late.delays.frames < ENOUGH_FRAMES or not _is_late(late.delays):
+        return
+    others = late.others
+    if others is None or others.frames < (1 - STALLED_RATIO) * late.delays.frames:
+        yield Remark(Verdict.UNKNOWN, f"stalls of the machine met too many frames {late.of}, which left late")
+    elif _is_late(others):
+        median, tail = _ms(others.p50_ns), _ms(others.p99_ns)
+        yield Remark(Verdict.FAIL, f"frames {late.of} left {median} late at the median, p99 {tail}")
+
+
+def _is_late(delays: Delays) -> bool:
+    return delays.p50_ns > MEDIAN_ABOVE_NS or max(delays.p90_ns, delays.p99_ns) > TAIL_ABOVE_NS
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
