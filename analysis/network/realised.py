@@ -765,7 +765,7 @@ def _losses(
         low_without_drops=None if dropped is None else _own_share(least, survival.least),
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
-        uneven=_uneven({**_by_name(parts, name_of), **over_links}),
+        uneven=_uneven({**_by_name(parts, name_of), **over_links}, queue_drops),
         is_rest_missing=most < sum(len(part) * part.path.lost()[0] for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
@@ -779,7 +779,7 @@ def _by_name(parts: Sequence[_Part], name_of: Callable[[int], str]) -> dict[str,
     return {**found} if len(found) > 1 else {}
 
 
-def _uneven(of_way: Mapping[str, Sequence[_Part]]) -> Uneven | None:
+def _uneven(of_way: Mapping[str, Sequence[_Part]], queue_drops: Mapping[Element, int]) -> Uneven | None:
     """Among more nodes or links chance finds one that is further off."""
     deviations = math.sqrt(asked_delays.DEVIATIONS**2 + 2 * math.log(max(1, len(of_way))))
     for way, own in of_way.items():
@@ -788,8 +788,11 @@ def _uneven(of_way: Mapping[str, Sequence[_Part]]) -> Uneven | None:
         least, most = (sum(len(part) * part.path.lost()[side] for part in own) / frames for side in (0, 1))
         corrupted = max(part.path.corrupt_ratio for part in own)
         trials = min(independent_trials(frames, one) for part in own for _, one in part.path.elements)
-        low, high = wilson(lost * trials / frames, trials, deviations)
-        is_too_many = low > most + corrupted and not any(part.path.has_queue for part in own)
+        _, high = wilson(lost * trials / frames, trials, deviations)
+        dropped = _dropped(own, queue_drops)
+        others = 0 if dropped is None else max(0, lost - dropped)
+        low, _ = wilson(others * trials / frames, trials, deviations)
+        is_too_many = low > most + corrupted
         if is_too_many or high < least:
             return Uneven(way, lost, frames, is_too_many)
     return None

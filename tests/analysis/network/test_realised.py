@@ -1656,16 +1656,18 @@ def test_a_link_that_loses_less_than_was_asked_fails(loss: float, expected: Verd
         ("loss: 10 %", 0, 0.1, None),
         ("loss: 10 %", 0, 0.0, "of the 1000 frames over p1--p2 there 0 were lost, fewer than was asked"),
         ("loss: 10 %", 0, 0.2, "of the 1000 frames over p1--p2 there 200 were lost, more than was asked"),
+        ("rate: 10 Mbit/s", 0, 0.05, None),
+        ("rate: 10 Mbit/s", 0, 0.2, "of the 1000 frames over p1--p2 there 200 were lost, more than was asked"),
     ],
 )
 def test_a_link_is_judged_beside_frames_that_pass_none(
     asked: str, delay_ms: int, lost: float, expected: str | None
 ) -> None:
-    """The port has as many frames of a neighbour, by which it is measured."""
+    """The port has as many frames of a neighbour, by which it is measured. Queues of links dropped 50 frames."""
     topology = load.loads(LOSSY_LINK.replace("p2: {nodes: 1}", "p2: {nodes: 2}").replace("loss: 20 %", asked))
     far = lose(sent(1000, delay_ns=delay_ms * MS + 100_000), RNG(1).permutation(1000) < 1000 * lost)
-    frames = together(far, sent(1000, peer=2))
-    (found,) = measure(build(topology, {}, ()), ("to-node", "p2/n1"), frames, first_ns=-1, last_ns=LAST_NS)
+    frames, known = together(far, sent(1000, peer=2)), {"last_ns": LAST_NS, "queue_drops": {ELSEWHERE: 50}}
+    (found,) = measure(build(topology, {}, ()), ("to-node", "p2/n1"), frames, first_ns=-1, **known)  # type: ignore[arg-type]
 
     remark = accuracy.judge(found)
     assert remark.verdict is (FAIL if expected else PASS)
