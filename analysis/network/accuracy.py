@@ -369,6 +369,9 @@ def _delay(realised: Realised) -> Iterator[Remark]:
 
 def _views(realised: Realised) -> Iterator[Remark]:
     for view in realised.views:
+        if view.ahead_ns > EARLY_NS:
+            ahead = f"frames left up to {_ms(view.ahead_ns)} before {view.rate_bps} bit/s allow it"
+            yield Remark(Verdict.FAIL, f"{view.of} {ahead}")
         seen = replace(realised, asked=view.asked, delays=view.delays, stalled=view.stalled, delay_rests=view.rests)
         for remark in _delay(seen):
             if remark.verdict is Verdict.FAIL:

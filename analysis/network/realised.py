@@ -219,6 +219,10 @@ class View(NamedTuple):
     delays: Delays | None
     stalled: Stalled | None
     rests: tuple[Path, ...]
+    ahead_ns: float = 0.0
+    """As that of Realised, of the queue of a link."""
+    rate_bps: int = 0
+    """Of that link."""
 
 
 class StillCut(NamedTuple):
@@ -531,7 +535,8 @@ def _realised(
     delay_ns = _of_arrived(delay_parts, _delays)
     over_links, among = _over_links(parts), _among(loss_parts, passed, element)
     views = [
-        _view(f"{name}, less the delays asked there,", interval.asked, own, stalls) for name, own in over_links.items()
+        _view(f"{name}, less the delays asked there,", interval.asked, own, stalls, _ahead_at_links(own))
+        for name, own in over_links.items()
     ]
     rate_unjudged = _rate_unjudged(parts, element, interval.asked)
     return Realised(
@@ -569,10 +574,40 @@ def _over_links(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
     return found
 
 
-def _view(of: str, asked: Impairment, parts: Sequence[_Part], stalls: Ints) -> View:
+def _view(
+    of: str, asked: Impairment, parts: Sequence[_Part], stalls: Ints, ahead: tuple[float, int] = (0.0, 0)
+) -> View:
     chosen = _cleanest(parts, lambda rest: not rest.has_queue and not rest.has_jitter)
     delay_ns = _of_arrived(chosen, _delays)
-    return View(of, asked, delays_of(delay_ns, asked), _stalled(chosen, delay_ns, asked, stalls), _rests(chosen))
+    stalled = _stalled(chosen, delay_ns, asked, stalls)
+    return View(of, asked, delays_of(delay_ns, asked), stalled, _rests(chosen), *ahead)
+
+
+def _ahead_at_links(parts: Sequence[_Part]) -> tuple[float, int]:
+    """As `ahead_ns`, at the queue of the link that is most ahead, and the rate of that link. Other queues on the way
+    only make frames later.
+    """
+    steady = [part for part in parts if not part.path.has_jitter]
+    found: list[tuple[float, int]] = [(0.0, 0)]
+    for place in range(1, len(steady[0].path.elements) - 1 if steady else 0):
+        rates = [part.path.elements[place][1].rate_bps or 0 for part in steady]
+        queued = [
+            (
+                _arrived(part.samples.arrive_ns, part)
+                - sum(one.delay_ns for _, one in part.path.elements[place + 1 :]),
+                _arrived(part.samples.sent_ns, part) + sum(one.delay_ns for _, one in part.path.elements[: place + 1]),
+                _arrived(part.samples.length, part),
+            )
+            for part in steady
+        ]
+        leave_ns, ready_ns, length = (np.concatenate(column) for column in zip(*queued, strict=True))
+        if all(rates) and len(length):
+            order = np.argsort(leave_ns, kind="stable")
+            at_once_ns = max(bucket_bytes(max(rates)), int(length.max())) * 8e9 / max(rates)
+            found.append(
+                (ahead_ns(leave_ns[order], ready_ns[order], length[order], max(rates)) - at_once_ns, max(rates))
+            )
+    return max(found)
 
 
 def _beside_waits(

@@ -1656,6 +1656,13 @@ def test_a_link_that_loses_less_than_was_asked_fails(loss: float, expected: Verd
         ("loss: 10 %", 0, 0.1, None),
         ("loss: 10 %", 0, 0.0, "of the 1000 frames over p1--p2 there 0 were lost, fewer than was asked"),
         ("loss: 10 %", 0, 0.2, "of the 1000 frames over p1--p2 there 200 were lost, more than was asked"),
+        ("rate: 5 Mbit/s", 0, 0.0, None),
+        (
+            "rate: 4 Mbit/s",
+            0,
+            0.0,
+            "over p1--p2 there, less the delays asked there, frames left up to 139.130 ms before",
+        ),
         ("rate: 10 Mbit/s", 0, 0.05, None),
         ("rate: 10 Mbit/s", 0, 0.2, "of the 1000 frames over p1--p2 there 200 were lost, more than was asked"),
     ],
@@ -1676,7 +1683,7 @@ def test_a_link_is_judged_beside_frames_that_pass_none(
 
 @pytest.mark.parametrize(("dropped", "expected"), [(80, PASS), (0, FAIL)])
 def test_what_a_link_dropped_is_counted_elsewhere(dropped: int, expected: Verdict) -> None:
-    network = build(load.loads(LOSSY_LINK.replace("loss: 20 %", "rate: 1 Mbit/s")), {}, ())
+    network = build(load.loads(LOSSY_LINK.replace("loss: 20 %", "rate: 10 Mbit/s")), {}, ())
     frames, port = lose(sent(1000), np.arange(1000) % 25 == 0), ("to-node", "p2/n1")
     (found,) = measure(network, port, frames, first_ns=-1, last_ns=LAST_NS, queue_drops={ELSEWHERE: dropped})
 
