@@ -40,6 +40,7 @@ from analysis.network.realised import (
     Rate,
     Realised,
     Samples,
+    View,
     independent_trials,
     measure,
     stalls_with_backlog,
@@ -373,9 +374,20 @@ def _views(realised: Realised) -> Iterator[Remark]:
             ahead = f"frames left up to {_ms(view.ahead_ns)} before {view.rate_bps} bit/s allow it"
             yield Remark(Verdict.FAIL, f"{view.of} {ahead}")
         seen = replace(realised, asked=view.asked, delays=view.delays, stalled=view.stalled, delay_rests=view.rests)
-        for remark in _delay(seen):
-            if remark.verdict is Verdict.FAIL:
-                yield remark._replace(text=f"{view.of} {remark.text}")
+        less = "" if view.losses is None else ", less the delays asked there,"
+        remarks = [remark._replace(text=f"{view.of}{less} {remark.text}") for remark in _delay(seen)]
+        remarks += [remark._replace(text=f"{view.of} {remark.text}") for remark in _harms(view, seen)]
+        yield from (remark for remark in remarks if remark.verdict is Verdict.FAIL)
+
+
+def _harms(view: View, realised: Realised) -> Iterator[Remark]:
+    """Damages and copies. Those that the port itself makes are judged by its own frames."""
+    if view.losses is None or view.losses.frames < ENOUGH_FRAMES:
+        return
+    seen = replace(realised, losses=view.losses, loss_rests=view.loss_rests)
+    yield from _corruption(view.losses, seen)
+    if _copied_elsewhere(seen) or not view.asked.duplicate_ratio:
+        yield from _duplicates(view.losses, seen)
 
 
 def _early(delays: Delays, realised: Realised) -> Iterator[Remark]:
@@ -535,7 +547,7 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
     # Frames that queues dropped were neither damaged nor intact.
     is_too_high |= harm.damaged_low > most_damaged + STRANGE_RATIO * harm.strangers
     if is_too_high or harm.high < fewest:
-        share, wanted = _percent(harm.ratio), _percent(asked.corrupt_ratio)
+        share, wanted = _percent(harm.ratio), _percent(most_damaged)
         yield Remark(Verdict.FAIL, f"{share} of the frames were lost or damaged, {wanted} was to be damaged")
     elif asked.corrupt_ratio:
         yield Remark(Verdict.PASS, "frames that are damaged beyond recognition count as lost")

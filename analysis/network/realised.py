@@ -210,8 +210,8 @@ class Rate(NamedTuple):
 
 
 class View(NamedTuple):
-    """Delays that are judged by themselves: of the frames that came over the same links, or beside the waits in a
-    queue.
+    """Measures that are judged by themselves: of the frames that came over the same links, or, delays alone, beside the
+    waits in a queue.
     """
 
     of: str
@@ -223,6 +223,8 @@ class View(NamedTuple):
     """As that of Realised, of the queue of a link."""
     rate_bps: int = 0
     """Of that link."""
+    losses: Losses | None = None
+    loss_rests: tuple[Path, ...] = ()
 
 
 class StillCut(NamedTuple):
@@ -534,10 +536,11 @@ def _realised(
     )
     delay_ns = _of_arrived(delay_parts, _delays)
     over_links, among = _over_links(parts), _among(loss_parts, passed, element)
-    views = [
-        _view(f"{name}, less the delays asked there,", interval.asked, own, stalls, _ahead_at_links(own))
-        for name, own in over_links.items()
-    ]
+    views = []
+    for name, own in over_links.items():
+        view = _view(name, interval.asked, own, stalls, _ahead_at_links(own))
+        losses = _losses(own, {}, interval.asked, queue_drops, corrupting, 0, name_of)
+        views.append(view._replace(losses=losses, loss_rests=_rests(own)))
     rate_unjudged = _rate_unjudged(parts, element, interval.asked)
     return Realised(
         from_ns=interval.from_ns,
