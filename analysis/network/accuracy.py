@@ -46,7 +46,7 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import LONGEST_JITTERS, Element, Network, chances_of_loss, loss_of_copies
+from analysis.requested_network import LONGEST_JITTERS, MARGIN_NS, Element, Network, chances_of_loss, loss_of_copies
 from analysis.requested_network import Path as NetworkPath
 from analysis.schema import LINKS
 from analysis.tasks import OfSpark
@@ -422,12 +422,14 @@ def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
     full.
     """
     asked, rests = realised.asked, realised.delay_rests
-    if asked.rate_bps is None or any(rest.has_queue for rest in rests):
+    others_ns = max((rest.longest_ns - MARGIN_NS - rest.delay_ns for rest in rests if rest.has_queue), default=0)
+    delay_ns = asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised)
+    (remark,) = _overlong_wait(delays, realised.longest_wait_ns + others_ns, delay_ns)
+    if remark.verdict is Verdict.PASS and (asked.rate_bps is None or others_ns):
         medium = ", and the shared medium has its own row" if any(rest.buses for rest in rests) else ""
         own = "" if asked.rate_bps is None else ", and the length of one of several queues is not judged"
-        yield Remark(Verdict.PASS, f"waiting in a queue is part of the delay{own}{medium}")
-        return
-    yield from _overlong_wait(delays, realised.longest_wait_ns, asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised))
+        remark = Remark(Verdict.PASS, f"{remark.text}{own}{medium}")
+    yield remark
 
 
 def _full_queue(losses: Losses, realised: Realised) -> Iterator[Remark]:

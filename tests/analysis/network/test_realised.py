@@ -1410,6 +1410,12 @@ QUEUED = {"from-node": replace(NARROW, rate_bps=10_000_000)}
             N2,
             {"p1/n2": {"to-node": NARROW}, "p1/n1": QUEUED},
             30,
+            (FAIL, TOO_LONG.replace("105.840", "131.275")),
+        ),
+        (
+            N2,
+            {"p1/n2": {"to-node": NARROW}, "p1/n1": QUEUED},
+            25,
             (UNKNOWN, "the rate was never reached, so it was not tested"),
         ),
         (
@@ -1425,6 +1431,7 @@ QUEUED = {"from-node": replace(NARROW, rate_bps=10_000_000)}
         "longer than its bytes",
         "as long as its bytes",
         "as long as a queue is that was not asked for",
+        "longer than two queues",
         "one of two queues",
         "that of a neighbour",
     ],
