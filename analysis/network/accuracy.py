@@ -395,7 +395,9 @@ def _early(delays: Delays, realised: Realised) -> Iterator[Remark]:
     asked, rests = realised.asked, _rests(realised)
     slack_ns = EARLY_NS + PART_OF_JITTER * _jitter_ns(realised)
     # A full queue drops the frames in the middle of a jitter, so more of the rest are fast.
-    is_thinned = _has_queue(realised.delay_rests, asked) and _is_jittered(realised)
+    has_dropped = asked.rate_bps is not None and (realised.losses is None or realised.losses.dropped != 0)
+    may_thin = has_dropped or any(rest.has_queue for rest in realised.delay_rests)
+    is_thinned = may_thin and _is_jittered(realised)
     for name, level, value_ns in _quantiles(delays):
         bounds = [asked_delays.at_least_ns(asked, rest, level, delays.frames) for rest in rests]
         known = [bound for bound in bounds if bound is not None]

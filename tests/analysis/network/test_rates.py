@@ -450,3 +450,24 @@ def test_a_delay_before_a_queue_is_judged_beside_the_waits_in_it(element: Elemen
     remark = accuracy.judge(frames.measured(element, {element: asked}))
     assert remark.verdict is (FAIL if more_ms else PASS)
     assert ("beside the waits in the queue the median delay is" in remark.text) is bool(more_ms)
+
+
+@pytest.mark.parametrize("element", [TO_N2, FROM_N1])
+@pytest.mark.parametrize(
+    ("queue", "jitter_ms", "text"), [(1000, 8, ""), (1000, 16, "p10 of the delay is "), (10, 8, "")]
+)
+def test_a_jitter_that_is_too_wide_shows_before_a_queue_that_dropped_nothing(
+    element: Element, queue: int, jitter_ms: int, text: str
+) -> None:
+    asked = Impairment(
+        delay_ns=80 * MS,
+        jitter_ns=8 * MS,
+        distribution=Distribution.NORMAL,
+        rate_bps=2 * 10**6,
+        queue_frames=queue,
+    )
+    sending = [*steady(3000, 5), *((at_ns + 15 * S, *more) for at_ns, *more in bursts(150, 1000, 5))]
+    frames = Simulated({element: replace(asked, jitter_ns=jitter_ms * MS)}, sending)  # type: ignore[arg-type]
+    remark = accuracy.judge(frames.measured(element, {element: asked}))
+    assert (remark.verdict is FAIL) is bool(text)
+    assert text in remark.text
