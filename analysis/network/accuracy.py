@@ -13,6 +13,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,12 +40,13 @@ from analysis.network.realised import (
     Rate,
     Realised,
     Samples,
+    View,
     independent_trials,
     measure,
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import LONGEST_JITTERS, Element, Network, chances_of_loss, loss_of_copies
+from analysis.requested_network import LONGEST_JITTERS, MARGIN_NS, Element, Network, chances_of_loss, loss_of_copies
 from analysis.requested_network import Path as NetworkPath
 from analysis.schema import LINKS
 from analysis.tasks import OfSpark
@@ -266,6 +268,7 @@ def judge(realised: Realised) -> Remark:
         return Remark(Verdict.UNKNOWN, f"only {frames} frames passed while nothing changed, {ENOUGH_FRAMES} are needed")
     remarks = [
         *_delay(realised),
+        *_views(realised),
         *_reordering(realised),
         *_loss(realised.losses, realised),
         *_full_queue(realised.losses, realised),
@@ -300,6 +303,8 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
     assert limit is not None
     if found.ahead_ns > EARLY_NS:
         yield Remark(Verdict.FAIL, f"frames left up to {_ms(found.ahead_ns)} before {asked_bps} bit/s allow it")
+    for late in found.late:
+        yield from _late_frames(late)
     if found.unjudged:
         yield Remark(Verdict.PASS, f"{found.unjudged} neither the rate that is reached nor the queue is judged")
         return
@@ -312,6 +317,21 @@ def _medium(found: media.Medium) -> Iterator[Remark]:
     elif found.most_waiting + 1 < FEWER_WAITING * limit:
         waiting = f"the queue dropped {found.dropped} frames, and {found.most_waiting} waited at most"
         yield Remark(Verdict.FAIL, f"{waiting}; it should hold {limit}")
+
+
+def _late_frames(late: media.Lateness) -> Iterator[Remark]:
+    if late.delays.frames < ENOUGH_FRAMES or not _is_late(late.delays):
+        return
+    others = late.others
+    if others is None or others.frames < (1 - STALLED_RATIO) * late.delays.frames:
+        yield Remark(Verdict.UNKNOWN, f"stalls of the machine met too many frames {late.of}, which left late")
+    elif _is_late(others):
+        median, tail = _ms(others.p50_ns), _ms(others.p99_ns)
+        yield Remark(Verdict.FAIL, f"frames {late.of} left {median} late at the median, p99 {tail}")
+
+
+def _is_late(delays: Delays) -> bool:
+    return delays.p50_ns > MEDIAN_ABOVE_NS or max(delays.p90_ns, delays.p99_ns) > TAIL_ABOVE_NS
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
@@ -348,12 +368,36 @@ def _delay(realised: Realised) -> Iterator[Remark]:
         )
 
 
+def _views(realised: Realised) -> Iterator[Remark]:
+    for view in realised.views:
+        if view.ahead_ns > EARLY_NS:
+            ahead = f"frames left up to {_ms(view.ahead_ns)} before {view.rate_bps} bit/s allow it"
+            yield Remark(Verdict.FAIL, f"{view.of} {ahead}")
+        seen = replace(realised, asked=view.asked, delays=view.delays, stalled=view.stalled, delay_rests=view.rests)
+        less = "" if view.losses is None else ", less the delays asked there,"
+        remarks = [remark._replace(text=f"{view.of}{less} {remark.text}") for remark in _delay(seen)]
+        remarks += [remark._replace(text=f"{view.of} {remark.text}") for remark in _harms(view, seen)]
+        yield from (remark for remark in remarks if remark.verdict is Verdict.FAIL)
+
+
+def _harms(view: View, realised: Realised) -> Iterator[Remark]:
+    """Damages and copies. Those that the port itself makes are judged by its own frames."""
+    if view.losses is None or view.losses.frames < ENOUGH_FRAMES:
+        return
+    seen = replace(realised, losses=view.losses, loss_rests=view.loss_rests)
+    yield from _corruption(view.losses, seen)
+    if _copied_elsewhere(seen) or not view.asked.duplicate_ratio:
+        yield from _duplicates(view.losses, seen)
+
+
 def _early(delays: Delays, realised: Realised) -> Iterator[Remark]:
     """The first quantile that is less than was asked. Where rests of paths differ, it is that of a mixture."""
     asked, rests = realised.asked, _rests(realised)
     slack_ns = EARLY_NS + PART_OF_JITTER * _jitter_ns(realised)
     # A full queue drops the frames in the middle of a jitter, so more of the rest are fast.
-    is_thinned = _has_queue(realised.delay_rests, asked) and _is_jittered(realised)
+    has_dropped = asked.rate_bps is not None and (realised.losses is None or realised.losses.dropped != 0)
+    may_thin = has_dropped or any(rest.has_queue for rest in realised.delay_rests)
+    is_thinned = may_thin and _is_jittered(realised)
     for name, level, value_ns in _quantiles(delays):
         bounds = [asked_delays.at_least_ns(asked, rest, level, delays.frames) for rest in rests]
         known = [bound for bound in bounds if bound is not None]
@@ -380,12 +424,14 @@ def _overlong(delays: Delays, realised: Realised) -> Iterator[Remark]:
     full.
     """
     asked, rests = realised.asked, realised.delay_rests
-    if asked.rate_bps is None or any(rest.has_queue for rest in rests):
+    others_ns = max((rest.longest_ns - MARGIN_NS - rest.delay_ns for rest in rests if rest.has_queue), default=0)
+    delay_ns = asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised)
+    (remark,) = _overlong_wait(delays, realised.longest_wait_ns + others_ns, delay_ns)
+    if remark.verdict is Verdict.PASS and (asked.rate_bps is None or others_ns):
         medium = ", and the shared medium has its own row" if any(rest.buses for rest in rests) else ""
         own = "" if asked.rate_bps is None else ", and the length of one of several queues is not judged"
-        yield Remark(Verdict.PASS, f"waiting in a queue is part of the delay{own}{medium}")
-        return
-    yield from _overlong_wait(delays, realised.longest_wait_ns, asked.delay_ns + LONGEST_JITTERS * _jitter_ns(realised))
+        remark = Remark(Verdict.PASS, f"{remark.text}{own}{medium}")
+    yield remark
 
 
 def _full_queue(losses: Losses, realised: Realised) -> Iterator[Remark]:
@@ -505,7 +551,7 @@ def _corruption(losses: Losses, realised: Realised) -> Iterator[Remark]:
     # Frames that queues dropped were neither damaged nor intact.
     is_too_high |= harm.damaged_low > most_damaged + STRANGE_RATIO * harm.strangers
     if is_too_high or harm.high < fewest:
-        share, wanted = _percent(harm.ratio), _percent(asked.corrupt_ratio)
+        share, wanted = _percent(harm.ratio), _percent(most_damaged)
         yield Remark(Verdict.FAIL, f"{share} of the frames were lost or damaged, {wanted} was to be damaged")
     elif asked.corrupt_ratio:
         yield Remark(Verdict.PASS, "frames that are damaged beyond recognition count as lost")
@@ -525,9 +571,9 @@ def _loss(losses: Losses, realised: Realised) -> Iterator[Remark]:
     elif is_too_high or losses.high < least:
         yield Remark(Verdict.FAIL, f"{_percent(losses.ratio)} of the frames were lost, {_percent(least)} was asked")
     elif losses.uneven is not None:
-        name, of_it, frames, is_too_many = losses.uneven
+        way, of_it, frames, is_too_many = losses.uneven
         side = "more" if is_too_many else "fewer"
-        yield Remark(Verdict.FAIL, f"of the {frames} frames of {name} {of_it} were lost, {side} than was asked")
+        yield Remark(Verdict.FAIL, f"of the {frames} frames {way} {of_it} were lost, {side} than was asked")
     elif losses.is_rest_missing:
         lost = f"{losses.lost} of {losses.frames} frames were lost"
         yield Remark(Verdict.FAIL, f"{lost}, fewer than the rest of the path alone should lose")

@@ -29,6 +29,8 @@ from analysis.network.realised import ELSEWHERE
 from analysis.requested_network import Element
 from topologies.model import Direction, Topology
 
+STAYING = ("netns", "sim")
+"""Worlds in which a port outlives the node's processes: what is sent to a node that is down is counted there."""
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
 
@@ -43,8 +45,8 @@ def balance(
     is_corrupting: bool = False,
 ) -> list[dict[str, Any]]:
     """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `copying`:
-    elements that were asked to make copies; `down`: nodes that were down or absent for a while, and their ports with
-    them; `is_corrupting`: corruption was asked for.
+    elements that were asked to make copies; `down`: nodes that were down or absent for a while; `is_corrupting`:
+    corruption was asked for.
     """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
@@ -90,7 +92,8 @@ def balance(
         arrived = None if copies is None else seen[TO_NODE, node.index] - copies
         towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
         towards |= _of_copies(towards, on_way)
-        entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in down else ""})
+        was_gone = name in down and manifest.world not in STAYING
+        entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if was_gone else ""})
         own = uplinks[node.index]
         here = [made[one] for one in made if one == (FROM_NODE, name)]
         copies = _copies(extra_copies.get((FROM_NODE, name), 0), here, is_lossless and not is_corrupting)
@@ -102,7 +105,7 @@ def balance(
 
 def queue_drops(manifest: Manifest, crashed: Collection[str]) -> dict[Element, int]:
     """Frames that the queue of each port dropped in the whole run or still held at its end, by the kernel's count; at
-    ELSEWHERE those of all links and shared media. A node that crashed may have lost its counts with its port.
+    ELSEWHERE those of all links and shared media. A container that crashed may have lost its counts with its port.
     """
     if not manifest.counters:
         return {}
@@ -110,7 +113,7 @@ def queue_drops(manifest: Manifest, crashed: Collection[str]) -> dict[Element, i
     return {ELSEWHERE: sum(map(_lost_in_queue, elsewhere))} | {
         (str(entry.direction), entry.node): _lost_in_queue(entry)
         for entry in manifest.counters
-        if entry.node not in crashed
+        if entry.node not in crashed or manifest.world in STAYING
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,9 @@ from analysis.network.realised import (
     FROM_NODE,
     NEVER,
     NO_STALLS,
+    RATE_TOLERANCE,
     TO_NODE,
+    WITNESS_NS,
     Delays,
     Floats,
     Ints,
@@ -39,12 +41,21 @@ from analysis.network.realised import (
 )
 from analysis.requested_network import Network
 from analysis.requested_network import Path as NetworkPath
-from topologies.model import MULTICAST_GROUP, Access, Impairment, Partition
+from topologies.model import CLEAR, MULTICAST_GROUP, Access, Impairment, Partition
 
 UNSEEN_PART = 0.01
 """Part of the frames that may pass unseen and uncounted."""
 UNSEEN_SLACK = 0.1
 """Part of the unseen frames that may have left earlier or later than assumed, while nothing waited."""
+
+
+class Lateness(NamedTuple):
+    """By how much some frames left later than the first port shows, or than they could."""
+
+    of: str
+    delays: Delays
+    others: Delays | None
+    """Of those that no stall of the machine may have met."""
 
 
 class Passages(NamedTuple):
@@ -91,6 +102,8 @@ class Medium:
     """By its queue; None: not counted."""
     unjudged: str
     """Circumstances in which neither the rate that it reaches nor its queue is judged; empty: there are none."""
+    late: tuple[Lateness, ...] = ()
+    """Of the medium itself, if all frames are seen, and of each port, if the medium passes frames once."""
 
 
 def measure(
@@ -108,9 +121,15 @@ def measure(
     """
     assert partition.bus is not None
     asked = Impairment(rate_bps=partition.bus.rate_bps, queue_frames=partition.bus.queue_frames)
-    found, strange, knows_entries = _passages(frames, network, partition, first_ns, last_ns, is_lossless=dropped == 0)
+    found, strange, knows_entries, behind = _passages(
+        frames, network, partition, first_ns, last_ns, is_lossless=dropped == 0
+    )
     unjudged = _unjudged(network, partition, strange)
-    return measured(asked, found, stalls=stalls, dropped=dropped, unjudged=unjudged, knows_entries=knows_entries)
+    medium = measured(asked, found, stalls=stalls, dropped=dropped, unjudged=unjudged, knows_entries=knows_entries)
+    if network.corrupting or any(direction != TO_NODE for direction, _ in network.copying):
+        return medium
+    ports = [_lateness(f"to {name}", *times, stalls) for name, times in behind.items()]
+    return replace(medium, late=(*medium.late, *filter(None, ports)))
 
 
 def measured(
@@ -125,6 +144,7 @@ def measured(
     assert asked.rate_bps is not None
     # The queue dropped the frames that are not seen, unless it may have dropped others: from a router, say.
     own_drops = (dropped or 0) if knows_entries else 0
+    is_whole = dropped is not None and int((~found.is_seen).sum()) <= own_drops
     if dropped is not None and int((~found.is_seen).sum()) <= own_drops + UNSEEN_PART * len(found.length):
         found = found.select(found.is_seen)
     seen = np.flatnonzero(found.is_seen)
@@ -142,7 +162,27 @@ def measured(
         most_waiting=int((seen[is_own] + 1 - entered).max(initial=0)) if knows_entries else None,
         dropped=dropped,
         unjudged=unjudged,
+        late=_idle(asked.rate_bps, leave_ns, ready_ns, length, stalls) if is_whole and not unjudged else (),
     )
+
+
+def _idle(rate_bps: int, leave_ns: Ints, ready_ns: Ints, length: Ints, stalls: Ints) -> tuple[Lateness, ...]:
+    """Time in which the medium passed nothing, though a frame of the partition's nodes had come."""
+    begin_ns = np.maximum(ready_ns, np.append(NEVER, leave_ns[:-1]))
+    due_ns = begin_ns + (length * 8e9 / ((1 - RATE_TOLERANCE) * rate_bps)).astype(np.int64)
+    is_own = ready_ns != NEVER
+    found = _lateness("through the medium", due_ns[is_own], leave_ns[is_own], stalls)
+    return () if found is None else (found,)
+
+
+def _lateness(of: str, due_ns: Ints, left_ns: Ints, stalls: Ints) -> Lateness | None:
+    is_met = np.zeros(len(due_ns), np.bool_)
+    if len(stalls):
+        place = np.searchsorted(stalls[:, 0], left_ns + WITNESS_NS, "right") - 1
+        is_met = (place >= 0) & (stalls[np.maximum(place, 0), 1] > due_ns)
+    late_ns = left_ns - due_ns
+    delays = delays_of(late_ns, CLEAR)
+    return None if delays is None else Lateness(of, delays, delays_of(late_ns[~is_met], CLEAR))
 
 
 def _rate(found: Passages, seen: npt.NDArray[np.intp], stalls: Ints) -> Rate | None:
@@ -194,10 +234,11 @@ class _Frames(NamedTuple):
 
 def _passages(
     frames: Path, network: Network, partition: Partition, first_ns: int, last_ns: int, *, is_lossless: bool
-) -> tuple[Passages, float, bool]:
+) -> tuple[Passages, float, bool, dict[str, tuple[Ints, Ints]]]:
     """Passages, the part of the bytes of arrived frames that came from elsewhere and are none of them, and whether the
-    time from which a frame could enter is known of all: of those that the nodes sent, and none came from a router.
-    `is_lossless`: the medium's queue dropped nothing.
+    time from which a frame could enter is known of all: of those that the nodes sent, and none came from a router. And
+    when multicasts left towards each node, after when the first port shows that they did. `is_lossless`: the medium's
+    queue dropped nothing.
     """
     assert partition.bus is not None
     names = {node.index: str(node.name) for node in partition.nodes}
@@ -236,7 +277,13 @@ def _passages(
         is_certain=np.concatenate((is_seen[: len(firsts)], keeps[unseen] & is_lossless))[order],
     )
     strange = float(arrived.length[is_strange].sum() / max(1, arrived.length.sum()))
-    return every, strange, len(own) == len(ready_ns) and NEVER not in seen_ready_ns
+    is_group = np.isin(arrived.ip_dst, _groups(partition)) & (left_ns != NEVER)
+    first_ns_of = _of_datagrams(arrived.datagram, seen.datagram, seen_left_ns)
+    behind = {}
+    for index, name in names.items():
+        rows = is_group & (arrived.node == index) & (arrived.datagram != NEVER)
+        behind[name] = first_ns_of[rows], left_ns[rows]
+    return every, strange, len(own) == len(ready_ns) and NEVER not in seen_ready_ns, behind
 
 
 def _read(frames: Path, names: Mapping[int, str], first_ns: int, last_ns: int) -> tuple[_Frames, _Frames]:
@@ -292,12 +339,15 @@ def _firsts(arrived: _Frames, left_ns: Ints, partition: Partition) -> npt.NDArra
     """One arrival of each frame that left the medium: a multicast comes out once for all ports, and what a router
     copies once for each.
     """
-    groups = [ip_number(MULTICAST_GROUP), ip_number(partition.multicast_group)]
-    port = np.where(np.isin(arrived.ip_dst, groups), NEVER, arrived.node)
+    port = np.where(np.isin(arrived.ip_dst, _groups(partition)), NEVER, arrived.node)
     rows = np.flatnonzero((left_ns != NEVER) & (arrived.datagram != NEVER))
     rows = rows[np.lexsort((left_ns[rows], port[rows], arrived.datagram[rows]))]
     is_first = (np.diff(arrived.datagram[rows], prepend=NEVER) != 0) | (np.diff(port[rows], prepend=NEVER) != 0)
     return np.asarray(rows[is_first])
+
+
+def _groups(partition: Partition) -> list[int]:
+    return [ip_number(MULTICAST_GROUP), ip_number(partition.multicast_group)]
 
 
 def _of_datagrams(wanted: Ints, datagram: Ints, values: Ints) -> Ints:

@@ -21,7 +21,7 @@ import pyarrow.dataset as pds
 
 from analysis.capture.decode import CHECKSUM_COLUMNS, checksums_are_good, decode_frames, frames_at
 from analysis.network.addresses import ip_number
-from analysis.network.realised import DAMAGED, INTACT, NEVER, NOT_KNOWN, Samples
+from analysis.network.realised import DAMAGED, INTACT, NEVER, NOT_KNOWN, STRANGE, Samples
 from collector.parse import map_capture
 from collector.walk import Buffer
 from topologies.model import MULTICAST_GROUP, Direction, Node, Partition, Topology
@@ -68,9 +68,9 @@ def samples(
     checked_of: int = 1,
 ) -> dict[int, Samples]:
     """Samples of both ports of these members (2 * member: towards it; 2 * member + 1: from it), one per datagram and
-    receiver. All count at a receiver's port; at the sender's port those of unicasts count, and those of multicasts at
-    its receivers in `chosen`, which holds pairs of sender and receiver. `capture`: its frames tell which arrivals are
-    damaged, of a part of 1 / `checked_of`.
+    receiver, and of STRANGE frames. All count at a receiver's port; at the sender's port those of unicasts count, and
+    those of multicasts at its receivers in `chosen`, which holds pairs of sender and receiver. `capture`: its frames
+    tell which arrivals are damaged, of a part of 1 / `checked_of`.
     """
     buffer = None if capture is None else map_capture(capture)
     wanted = np.array(members, np.int64)
@@ -83,8 +83,13 @@ def samples(
     for sender, receiver in chosen:
         is_chosen[sender, receiver] = True
     groups = np.array(sorted({number for one in reached.values() for number in one[1:]}), np.int64)
-    sent, arrived = _read(frames, wanted, {one.unicast: index for index, one in reached.items()}, groups, is_chosen)
+    monitors = [ip_number(partition.monitor_ip) for partition in topology.partitions]
+    owners = {one.unicast: index for index, one in reached.items()}
+    sent, arrived, strange = _read(frames, wanted, owners, groups, is_chosen, monitors)
     ports: dict[int, list[Samples]] = defaultdict(list)
+    for member in members:
+        for place, own in enumerate(strange):
+            ports[2 * member + place].append(_strange(own.select(np.flatnonzero(own.node == member)), place == 0))
     for receiver, addresses in reached.items():
         pairs = _pairs(receiver, addresses, sent, arrived, buffer, checked_of)
         if receiver in members:
@@ -111,14 +116,41 @@ def _addresses(node: Node, partition: Partition) -> tuple[str, str, str, str]:
     return node.ip, MULTICAST_GROUP, partition.multicast_group, partition.router_ip
 
 
+def _strange(own: _Frames, is_to_node: bool) -> Samples:
+    count = len(own.time_ns)
+    return Samples(
+        peer=np.full(count, STRANGE, np.int64),
+        sent_ns=own.time_ns,
+        arrive_ns=own.time_ns if is_to_node else np.full(count, NEVER, np.int64),
+        copies=np.full(count, is_to_node, np.int64),
+        length=own.length,
+        is_multicast=np.zeros(count, np.bool_),
+        is_near=np.zeros(count, np.bool_),
+        damage=np.full(count, NOT_KNOWN, np.int8),
+    )
+
+
 def _read(
-    frames: Path, wanted: Ints, owners: dict[int, int], groups: Ints, is_chosen: npt.NDArray[np.bool_]
-) -> tuple[_Frames, _Frames]:
-    """Sent and arrived frames of the ports of the wanted members."""
+    frames: Path,
+    wanted: Ints,
+    owners: dict[int, int],
+    groups: Ints,
+    is_chosen: npt.NDArray[np.bool_],
+    monitors: Sequence[int],
+) -> tuple[_Frames, _Frames, tuple[_Frames, _Frames]]:
+    """Sent and arrived frames of the ports of the wanted members, and those without a key towards and from them, but
+    for traces, which pass no port.
+    """
     sent, arrived = [], []
+    towards, away = [], []
     addresses = np.array(sorted(owners), np.int64)
     owner = np.array([owners[address] for address in addresses.tolist()], np.int64)
-    for batch, is_to_node in _batches(frames):
+    for every, is_towards in _batches(frames):
+        is_strange = (every.sender == STRANGE) & np.isin(every.node, wanted) & ~np.isin(every.ip_dst, monitors)
+        towards.append(every.select(np.flatnonzero(is_strange & is_towards)))
+        away.append(every.select(np.flatnonzero(is_strange & ~is_towards)))
+        has_key = np.flatnonzero(every.sender != STRANGE)
+        batch, is_to_node = every.select(has_key), is_towards[has_key]
         is_group = np.isin(batch.ip_dst, groups)
         is_of_wanted = np.isin(batch.sender, wanted)
         place = np.minimum(np.searchsorted(addresses, batch.ip_dst), len(addresses) - 1)
@@ -129,11 +161,12 @@ def _read(
         is_reference = is_chosen[np.minimum(batch.sender, last), np.clip(batch.node, -1, last)]
         is_seen = np.isin(batch.node, wanted) | (is_of_wanted & (~is_group | is_reference))
         arrived.append(batch.select(np.flatnonzero(is_to_node & is_seen)))
-    return _in_order(sent), _in_order(arrived)
+    return _in_order(sent), _in_order(arrived), (_in_order(towards), _in_order(away))
 
 
 def _batches(frames: Path) -> Iterator[tuple[_Frames, Mask]]:
-    """Protocol frames of the run's group with a known time and direction, and a mask of those towards a node."""
+    """Frames with a known time and direction, and a mask of those towards a node. Of one that is none of the protocol's
+    in the run's group, or a later fragment of one, the sender is STRANGE."""
     for batch in pds.dataset(frames, format="parquet").to_batches(columns=[*_NUMBERS, "direction"]):
         if any(batch.column(name).null_count for name in _NEEDED):
             batch = batch.filter(_is_known(batch))
@@ -153,12 +186,12 @@ def _batches(frames: Path) -> Iterator[tuple[_Frames, Mask]]:
         )
 
 
-_NEEDED = ("sender", "time_ns", "direction")
+_NEEDED = ("time_ns", "direction")
 
 
 def _is_known(batch: pa.RecordBatch) -> pa.BooleanArray:
-    is_sender, is_time, is_direction = (pc.is_valid(batch.column(name)) for name in _NEEDED)
-    return pc.and_(pc.and_(is_sender, is_time), is_direction)
+    is_time, is_direction = (pc.is_valid(batch.column(name)) for name in _NEEDED)
+    return pc.and_(is_time, is_direction)
 
 
 def _plain(column: Any) -> Ints:

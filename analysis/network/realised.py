@@ -30,6 +30,11 @@ Floats = npt.NDArray[np.float64]
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 NEVER = -1
+STRANGE = -1
+"""In place of another node: a frame without a key, of another program or a later fragment. It only passes a port:
+towards a node it is seen when it leaves, from a node when it enters."""
+STRANGE_PART = 0.01
+"""Part of the frames at a port that may be strange without any effect."""
 FOREVER_NS = 2**62
 NOT_KNOWN, INTACT, DAMAGED = -1, 0, 1
 """Damage of an arrival."""
@@ -181,9 +186,9 @@ class Losses(NamedTuple):
 
 
 class Uneven(NamedTuple):
-    """Another node, of whose frames more or fewer were lost than was asked, and than chance explains."""
+    """Another node, or links, of whose frames more or fewer were lost than was asked, and than chance explains."""
 
-    name: str
+    way: str
     lost: int
     frames: int
     is_too_many: bool
@@ -202,6 +207,24 @@ class Rate(NamedTuple):
 
     def nearest_bps(self, asked_bps: int) -> float:
         return min(max(self.least_bps, asked_bps), self.most_bps)
+
+
+class View(NamedTuple):
+    """Measures that are judged by themselves: of the frames that came over the same links, or, delays alone, beside the
+    waits in a queue.
+    """
+
+    of: str
+    asked: Impairment
+    delays: Delays | None
+    stalled: Stalled | None
+    rests: tuple[Path, ...]
+    ahead_ns: float = 0.0
+    """As that of Realised, of the queue of a link."""
+    rate_bps: int = 0
+    """Of that link."""
+    losses: Losses | None = None
+    loss_rests: tuple[Path, ...] = ()
 
 
 class StillCut(NamedTuple):
@@ -250,6 +273,7 @@ class Realised:
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
     """Rests of the paths by which delays and losses were measured; none if all are clear."""
+    views: tuple[View, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -298,7 +322,8 @@ def measure(
         for start, end, asked in network.intervals(element)
         if end > first_ns and start < last_ns
     ]
-    for peer, own in _by_peer(samples):
+    known = samples.select(samples.peer != STRANGE)
+    for peer, own in _by_peer(known):
         cut: _Cut | None = None
         healed: _Healed | None = None
         spans = _pair_spans(network, element, peer)
@@ -321,7 +346,7 @@ def measure(
                 interval.parts.append(part)
                 if healed is not None and healed.is_silent_after(part, queue_drops):
                     interval.still_cut = StillCut(network.node_name(peer), healed.lost)
-    sizes_bytes = int(samples.length.min(initial=FRAME_BYTES)), int(samples.length.max(initial=1))
+    sizes_bytes = int(known.length.min(initial=FRAME_BYTES)), int(known.length.max(initial=1))
     corrupting = network.corrupting
     return [
         _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting, network.node_name)
@@ -500,6 +525,8 @@ def _realised(
         parts = _one_receiver_each(parts)
     is_passed_needed = interval.asked.rate_bps is not None or interval.asked.loss_burst_frames > 1.0
     passed = _passed(parts, element, samples, interval) if is_passed_needed else samples.select(slice(0))
+    smallest_bytes = int(passed.length.min(initial=smallest_bytes))
+    largest_bytes = int(passed.length.max(initial=largest_bytes))
     delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
     loss_parts = _cleanest(
         parts,
@@ -508,6 +535,12 @@ def _realised(
         lambda rest: not rest.has_queue,
     )
     delay_ns = _of_arrived(delay_parts, _delays)
+    over_links, among = _over_links(parts), _among(loss_parts, passed, element)
+    views = []
+    for name, own in over_links.items():
+        view = _view(name, interval.asked, own, stalls, _ahead_at_links(own))
+        losses = _losses(own, {}, interval.asked, queue_drops, corrupting, 0, name_of)
+        views.append(view._replace(losses=losses, loss_rests=_rests(own)))
     rate_unjudged = _rate_unjudged(parts, element, interval.asked)
     return Realised(
         from_ns=interval.from_ns,
@@ -515,9 +548,7 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(
-            loss_parts, interval.asked, queue_drops, corrupting, _among(loss_parts, passed, element), name_of
-        ),
+        losses=_losses(loss_parts, over_links, interval.asked, queue_drops, corrupting, among, name_of),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
@@ -532,6 +563,88 @@ def _realised(
         untested_cuts=sum(not met for met in interval.met.values()),
         delay_rests=_rests(delay_parts),
         loss_rests=_rests(loss_parts),
+        views=(*views, *_beside_waits(parts, passed, element, interval.asked, stalls)),
+    )
+
+
+def _over_links(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
+    """Parts that passed links, by the links: a link has no port of its own at which it is measured."""
+    found: dict[str, list[_Part]] = defaultdict(list)
+    for part in filter(len, parts):
+        links = [f"{name} {way}" for (way, name), _ in part.rest.elements if way not in (TO_NODE, FROM_NODE)]
+        if links:
+            found["over " + ", ".join(links)].append(part)
+    return found
+
+
+def _view(
+    of: str, asked: Impairment, parts: Sequence[_Part], stalls: Ints, ahead: tuple[float, int] = (0.0, 0)
+) -> View:
+    chosen = _cleanest(parts, lambda rest: not rest.has_queue and not rest.has_jitter)
+    delay_ns = _of_arrived(chosen, _delays)
+    stalled = _stalled(chosen, delay_ns, asked, stalls)
+    return View(of, asked, delays_of(delay_ns, asked), stalled, _rests(chosen), *ahead)
+
+
+def _ahead_at_links(parts: Sequence[_Part]) -> tuple[float, int]:
+    """As `ahead_ns`, at the queue of the link that is most ahead, and the rate of that link. Other queues on the way
+    only make frames later.
+    """
+    steady = [part for part in parts if not part.path.has_jitter]
+    found: list[tuple[float, int]] = [(0.0, 0)]
+    for place in range(1, len(steady[0].path.elements) - 1 if steady else 0):
+        rates = [part.path.elements[place][1].rate_bps or 0 for part in steady]
+        queued = [
+            (
+                _arrived(part.samples.arrive_ns, part)
+                - sum(one.delay_ns for _, one in part.path.elements[place + 1 :]),
+                _arrived(part.samples.sent_ns, part) + sum(one.delay_ns for _, one in part.path.elements[: place + 1]),
+                _arrived(part.samples.length, part),
+            )
+            for part in steady
+        ]
+        leave_ns, ready_ns, length = (np.concatenate(column) for column in zip(*queued, strict=True))
+        if all(rates) and len(length):
+            order = np.argsort(leave_ns, kind="stable")
+            at_once_ns = max(bucket_bytes(max(rates)), int(length.max())) * 8e9 / max(rates)
+            found.append(
+                (ahead_ns(leave_ns[order], ready_ns[order], length[order], max(rates)) - at_once_ns, max(rates))
+            )
+    return max(found)
+
+
+def _beside_waits(
+    parts: Sequence[_Part], passed: Samples, element: Element, asked: Impairment, stalls: Ints
+) -> Iterator[View]:
+    """Delays less the waits in the element's own queue, if all frames that left it are seen: a frame leaves within the
+    time of its own bits after the one before, or after it entered. Its token bucket may let it leave at once.
+    """
+    is_last = element[0] == TO_NODE
+    known = [part for part in parts if not part.rest.has_queue and not part.rest.has_jitter]
+    elements = [one for part in parts for _, one in part.path.elements]
+    if asked.rate_bps is None or any(one.duplicate_ratio or one.corrupt_ratio for one in elements):
+        return
+    if asked.jitter_ns or asked.reorder_ratio or passed.length.max(initial=0) > bucket_bytes(asked.rate_bps):
+        return
+    if not is_last and (any(part.rest.survival < 1.0 for part in known) or not _is_all(known, passed)):
+        return
+    behind_ns = [0 if is_last else part.rest.delay_ns for part in known]
+    arrived = [part.samples.select(part.samples.arrive_ns != NEVER) for part in known]
+    leave_ns = [own.arrive_ns - after_ns for own, after_ns in zip(arrived, behind_ns, strict=True)]
+    every_ns = passed.arrive_ns if is_last else np.sort(np.concatenate([passed.arrive_ns[:0], *leave_ns]))
+    every_ns = np.append(-FOREVER_NS, every_ns)
+    rest = []
+    for part, own, after_ns, left_ns in zip(known, arrived, behind_ns, leave_ns, strict=True):
+        entered_ns = own.sent_ns + part.path.delay_ns - after_ns
+        before_ns = every_ns[np.searchsorted(every_ns, left_ns) - 1]
+        bits_ns = (own.length * 8e9 / ((1 - RATE_TOLERANCE) * asked.rate_bps)).astype(np.int64)
+        waits_ns = np.minimum(np.maximum(before_ns - entered_ns, 0) + bits_ns, np.maximum(left_ns - entered_ns, 0))
+        rest.append(replace(part, samples=replace(own, sent_ns=own.sent_ns + waits_ns)))
+    yield _view(
+        "beside the waits in the queue",
+        replace(asked, rate_bps=None, queue_frames=None, queue_bytes=None),
+        rest,
+        stalls,
     )
 
 
@@ -649,6 +762,7 @@ def _arrived(values: npt.NDArray[Any], part: _Part) -> npt.NDArray[Any]:
 
 def _losses(
     parts: Sequence[_Part],
+    over_links: Mapping[str, Sequence[_Part]],
     asked: Impairment,
     queue_drops: Mapping[Element, int],
     corrupting: Collection[Element],
@@ -689,29 +803,36 @@ def _losses(
         low_without_drops=None if dropped is None else _own_share(least, survival.least),
         duplicated=int((copies > 1).sum()),
         extra_copies=int(np.maximum(copies - 1, 0).sum()),
-        uneven=_uneven(parts, trials / frames, name_of),
+        uneven=_uneven({**_by_name(parts, name_of), **over_links}, queue_drops),
         is_rest_missing=most < sum(len(part) * part.path.lost()[0] for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
     )
 
 
-def _uneven(parts: Sequence[_Part], evidence: float, name_of: Callable[[int], str]) -> Uneven | None:
-    """`evidence`: independent trials per frame. Among more nodes chance finds one that is further off."""
-    of_peer: dict[int, list[_Part]] = defaultdict(list)
+def _by_name(parts: Sequence[_Part], name_of: Callable[[int], str]) -> dict[str, Sequence[_Part]]:
+    """Parts of each other node, if there are several."""
+    found: dict[str, list[_Part]] = defaultdict(list)
     for part in filter(len, parts):
-        of_peer[int(part.samples.peer[0])].append(part)
-    if len(of_peer) <= 1:
-        return None
-    deviations = math.sqrt(asked_delays.DEVIATIONS**2 + 2 * math.log(len(of_peer)))
-    for peer, own in of_peer.items():
+        found[f"of {name_of(int(part.samples.peer[0]))}"].append(part)
+    return {**found} if len(found) > 1 else {}
+
+
+def _uneven(of_way: Mapping[str, Sequence[_Part]], queue_drops: Mapping[Element, int]) -> Uneven | None:
+    """Among more nodes or links chance finds one that is further off."""
+    deviations = math.sqrt(asked_delays.DEVIATIONS**2 + 2 * math.log(max(1, len(of_way))))
+    for way, own in of_way.items():
         frames = sum(map(len, own))
         lost = sum(int((part.samples.copies == 0).sum()) for part in own)
         least, most = (sum(len(part) * part.path.lost()[side] for part in own) / frames for side in (0, 1))
         corrupted = max(part.path.corrupt_ratio for part in own)
-        low, high = wilson(lost * evidence, frames * evidence, deviations)
-        is_too_many = low > most + corrupted and not any(part.path.has_queue for part in own)
+        trials = min(independent_trials(frames, one) for part in own for _, one in part.path.elements)
+        _, high = wilson(lost * trials / frames, trials, deviations)
+        dropped = _dropped(own, queue_drops)
+        others = 0 if dropped is None else max(0, lost - dropped)
+        low, _ = wilson(others * trials / frames, trials, deviations)
+        is_too_many = low > most + corrupted
         if is_too_many or high < least:
-            return Uneven(name_of(peer), lost, frames, is_too_many)
+            return Uneven(way, lost, frames, is_too_many)
     return None
 
 
@@ -802,19 +923,23 @@ def _full_wait_ns(asked: Impairment, smallest_bytes: int, largest_bytes: int) ->
 
 def _passed(parts: Sequence[_Part], element: Element, samples: Samples, interval: _Interval) -> Samples:
     """All frames of these parts' kind in the interval, also those that were under way while their path was changed:
-    they pass the queue, too. Towards a node those that arrived, by the arrival; from a node those that were sent. They
-    are in the order of their arrivals.
+    they pass the queue, too, as do strange ones. Towards a node those that arrived, by the arrival; from a node those
+    that were sent. They are in the order of their arrivals.
     """
     samples = samples.select(np.argsort(samples.arrive_ns, kind="stable"))
     if element[0] == TO_NODE:
         until_ns = max([interval.until_ns, *(int(part.samples.arrive_ns.max(initial=NEVER)) + 1 for part in parts)])
         is_wanted = (samples.arrive_ns >= interval.from_ns) & (samples.arrive_ns < until_ns)
-        return samples.select(is_wanted & (samples.arrive_ns != NEVER))
+        return _without_few_strange(samples.select(is_wanted & (samples.arrive_ns != NEVER)))
     is_wanted = (samples.sent_ns >= interval.from_ns) & (samples.sent_ns < interval.until_ns)
     peers = [part.samples.peer[part.samples.is_multicast] for part in parts]
-    return samples.select(
-        is_wanted & (~samples.is_multicast | np.isin(samples.peer, np.concatenate([[NEVER], *peers])))
-    )
+    is_wanted &= ~samples.is_multicast | np.isin(samples.peer, np.concatenate([[NEVER], *peers]))
+    return _without_few_strange(samples.select(is_wanted))
+
+
+def _without_few_strange(passed: Samples) -> Samples:
+    is_known = passed.peer != STRANGE
+    return passed.select(is_known) if is_known.sum() >= (1 - STRANGE_PART) * len(passed) else passed
 
 
 def _is_all(parts: Sequence[_Part], passed: Samples) -> bool:

@@ -17,7 +17,10 @@ from analysis.requested_network import Network, RecordedFault, build
 from analysis.tasks import Staging
 from collector.parse import read_interfaces
 from collector.records import ENVELOPE_DTYPE, PortDirection
+from tests.analysis.network.test_media import BITS_NS, RATE_BPS, Table
+from tests.analysis.network.test_realised import gilbert_elliott
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
+from topologies import load
 from topologies.model import Impairment
 
 TWO = """
@@ -267,3 +270,38 @@ def test_a_receiver_that_is_clear_for_longer_is_preferred() -> None:
     network = build(run.topology, {"p1/n3": {"to-node": slow}}, (late,))
 
     assert accuracy.references(network, first_ns=0, last_ns=100)[0] == (N1, N2)
+
+
+SLOW, BURSTY = Impairment(rate_bps=RATE_BPS, queue_frames=200), Impairment(loss_ratio=0.25, loss_burst_frames=4.0)
+HIDDEN = "not all frames that left the queue are seen, so a low rate is not judged"
+
+
+@pytest.mark.parametrize(
+    ("port", "asked", "factor", "expected"),
+    [
+        (("p1/n2", TO), SLOW, 1.0, ("pass", "waiting in a queue is part of the delay")),
+        (("p1/n2", TO), SLOW, 1.5, ("fail", "the rate is 3000000 bit/s, 2000000 bit/s was asked")),
+        (("p1/n2", TO), SLOW, 0.7, ("fail", "the rate is 1400000 bit/s, 2000000 bit/s was asked")),
+        (("p1/n1", FROM), SLOW, 1.0, ("unknown", HIDDEN)),
+        (("p1/n2", TO), BURSTY, 1.0, ("pass", "bursts may have struck other frames between these")),
+    ],
+)
+def test_later_fragments_fill_queues_and_are_struck_by_bursts(
+    port: tuple[str, str], asked: Impairment, factor: float, expected: tuple[str, str], tmp_path: Path
+) -> None:
+    """n1 sends datagrams of three frames to n2, of which the first alone has a key."""
+    topology, table = load.loads("name: one\npartitions:\n  p1: {nodes: 2}\n"), Table()
+    is_lost = gilbert_elliott(3600, 0.25, 4.0, 3) if asked is BURSTY else [False] * 3600
+    for place, lost in enumerate(is_lost):
+        turn, of_turn = divmod(place, 90)
+        sent_ns = turn * 300 * EVERY_NS + of_turn * 10_000
+        left_ns = sent_ns + 50_000 if asked is BURSTY else turn * 300 * EVERY_NS + int((of_turn + 1) * BITS_NS / factor)
+        table.frame(N1, "10.1.0.2", sent_ns, {} if lost else {N2: left_ns}, is_ours=place % 3 == 0)
+    network = build(topology, {port[0]: {port[1]: asked}}, ())
+    rows = accuracy.measured(
+        table.write(tmp_path), network, [(N1, N2)], [N1, N2], 0, 10**12, queue_drops={(port[1], port[0]): 0}
+    )
+    (row,) = (row for own in rows.values() for row in own if (row["node"], row["direction"]) == port)
+
+    assert row["verdict"] == expected[0]
+    assert expected[1] in row["reason"]

@@ -231,9 +231,12 @@ def test_damaged_frames_leave_the_rest_unexplained_where_they_may_be_refused_or_
     assert [entry["unexplained"] for entry in found if entry["direction"] == "from-node"] == [None, None, 0]
 
 
-def test_a_port_that_was_gone_says_so() -> None:
-    found = balance(MULTICAST, ONE, manifest(), {}, down={"p1/n2"})
-    assert [bool(entry["reason"]) for entry in found] == [False, False, True, False, False, False]
+@pytest.mark.parametrize(("world", "is_gone"), [("docker", True), ("netns", False), ("sim", False)])
+def test_a_container_that_was_gone_took_its_port_along(world: str, is_gone: bool) -> None:
+    found = balance(MULTICAST, ONE, manifest(world=world), {}, down={"p1/n2"})
+    assert [bool(entry["reason"]) for entry in found] == [False, False, is_gone, False, False, False]
+    known = manifest(counted(TO_N2, 50, queue_dropped_frames=9), world=world)
+    assert queue_drops(known, {"p1/n2"}) == {ELSEWHERE: 0} | ({} if is_gone else {("to-node", "p1/n2"): 9})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from analysis.network.media import Passages
 from analysis.network.realised import NEVER, Ints, stalls_with_backlog
 from analysis.requested_network import Change, Network, build
 from topologies import load
-from topologies.model import MULTICAST_GROUP, Impairment
+from topologies.model import CLEAR, MULTICAST_GROUP, Impairment
 
 RATE_BPS, BYTES = 2_000_000, 500
 BITS_NS = BYTES * 8 * 10**9 // RATE_BPS
@@ -73,7 +73,18 @@ def unseen(found: Passages, every: int, *, is_certain: bool = True) -> Passages:
         (passing(bursts(15), factor=0.9), FAIL, "the rate is 1800000 bit/s, 2000000 bit/s was asked"),
         (passing(bursts(6)), UNKNOWN, "the rate was never reached, so it was not tested"),
         (passing(bursts(1, count=400)), UNKNOWN, "the rate was never reached, so it was not tested"),
-        (passing(bursts(1, count=400), late_ns=900_000), UNKNOWN, "the rate was never reached, so it was not tested"),
+        (passing(bursts(1, count=400), late_ns=390_000), UNKNOWN, "the rate was never reached, so it was not tested"),
+        (
+            passing(bursts(1, count=400), late_ns=900_000),
+            FAIL,
+            "frames through the medium left 0.795 ms late at the median, p99 0.795 ms",
+        ),
+        (
+            passing(bursts(15), late_ns=8 * MS),
+            FAIL,
+            "frames through the medium left -0.105 ms late at the median, p99 7",
+        ),
+        (unseen(passing(bursts(15), late_ns=8 * MS), 300), PASS, WAITED),
         (
             passing(np.arange(400) * 22 * MS // 10, late_ns=290_000),
             UNKNOWN,
@@ -102,7 +113,10 @@ def unseen(found: Passages, every: int, *, is_certain: bool = True) -> Passages:
         "too slow",
         "reached for a moment only",
         "never reached",
-        "never reached, and late",
+        "never reached, and as late as is allowed",
+        "never reached, and later",
+        "reached late",
+        "reached late, but a frame that is not seen may have passed meanwhile",
         "each enters before the one before it is seen to have left",
         "too fast, which single frames show",
         "few frames",
@@ -225,6 +239,7 @@ class Table:
     def write(self, path: Path) -> Path:
         kinds = {"class": pa.string(), "direction": pa.string()}
         names = [*kinds, "sender", "sender_incarnation", "transmission", "ip_dst", "length", "node_index", "time_ns"]
+        names.append("offset")
         assert set(names) <= set(schema.FRAMES.names)
         fields = pa.schema([(name, kinds.get(name, pa.int64())) for name in names])
         pq.write_table(pa.Table.from_pylist(self.rows, schema=fields), path / "frames.parquet")
@@ -340,6 +355,32 @@ def test_the_delays_of_the_ports_are_not_those_of_the_medium(tmp_path: Path) -> 
     assert found.rate == pytest.approx((RATE_BPS, RATE_BPS), rel=0.01)
     assert found.ahead_ns < 0
     assert accuracy.judge_medium(found).verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "asked", "stalls", "verdict", "text"),
+    [
+        (250_000, CLEAR, [], PASS, WAITED),
+        (50 * MS, CLEAR, [], FAIL, "frames to p1/n2 left 50.000 ms late at the median, p99 50.000 ms"),
+        (50 * MS, Impairment(delay_ns=50 * MS), [], PASS, WAITED),
+        (50 * MS, Impairment(delay_ns=50 * MS, jitter_ns=MS), [], PASS, WAITED),
+        (50 * MS, CLEAR, [(0, 10**12)], UNKNOWN, "stalls of the machine met too many frames to p1/n2, which left late"),
+    ],
+)
+def test_multicasts_leave_a_medium_at_all_ports_at_once(
+    late_ns: int, asked: Impairment, stalls: list[tuple[int, int]], verdict: Verdict, text: str, tmp_path: Path
+) -> None:
+    table = Table()
+    for at_ns in bursts(15, count=30).tolist():
+        left_ns = at_ns // (100 * MS) * 100 * MS + (at_ns % (100 * MS) // (MS // 10) + 1) * BITS_NS + 50_000
+        table.frame(N1, MULTICAST_GROUP, at_ns, {N2: left_ns + late_ns, N3: left_ns})
+    topology = load.loads(TWO)
+    network, frames = build(topology, {"p1/n2": {"to-node": asked}}, ()), table.write(tmp_path)
+    stood = stalls_with_backlog(stalls)
+    found = media.measure(frames, network, topology.partitions[0], first_ns=0, last_ns=10**12, stalls=stood, dropped=0)
+    remark = accuracy.judge_medium(found)
+    assert remark.verdict is verdict
+    assert text in remark.text
 
 
 def test_a_port_with_a_queue_or_jitter_shows_nothing_of_the_medium(tmp_path: Path) -> None:

@@ -368,8 +368,10 @@ def test_no_rate_of_a_network_as_asked_fails(seed: int) -> None:
     to = [None if rng.random() < 0.5 else int(one) for one in receivers]
     found = Simulated(ports, zip(at_ns.tolist(), senders.tolist(), to, sizes.tolist(), strict=True), seed=seed)
     for element in ports:
-        verdict, text = rate_of(found.measured(element, ports))
+        realised = found.measured(element, ports)
+        verdict, text = rate_of(realised)
         assert verdict is not FAIL, (element, text)
+        assert not [*accuracy._views(realised)], element
 
 
 def change(element: Element, then: Impairment, at_ns: int) -> RecordedFault:
@@ -435,4 +437,37 @@ def test_a_queue_from_a_node_is_as_long_as_frames_of_their_size_make_it(size: in
     frames = Simulated({FROM_N1: replace(asked, queue_frames=queue)}, bursts(100, 2000, 15, size))
     remark = accuracy.judge(frames.measured(FROM_N1, {FROM_N1: asked}))
     assert remark.verdict is (FAIL if text else PASS)
+    assert text in remark.text
+
+
+@pytest.mark.parametrize("element", [TO_N2, FROM_N1])
+@pytest.mark.parametrize("more_ms", [0, 6, 45])
+def test_a_delay_before_a_queue_is_judged_beside_the_waits_in_it(element: Element, more_ms: int) -> None:
+    """Frames wait up to 120 ms, and no longer than in a full queue."""
+    asked = replace(LONG, rate_bps=10**6, delay_ns=5 * MS)
+    sending = [*steady(1500, 10), *((at_ns + 15 * S, *more) for at_ns, *more in bursts(25))]
+    frames = Simulated({element: replace(asked, delay_ns=(5 + more_ms) * MS)}, sending)  # type: ignore[arg-type]
+    remark = accuracy.judge(frames.measured(element, {element: asked}))
+    assert remark.verdict is (FAIL if more_ms else PASS)
+    assert ("beside the waits in the queue the median delay is" in remark.text) is bool(more_ms)
+
+
+@pytest.mark.parametrize("element", [TO_N2, FROM_N1])
+@pytest.mark.parametrize(
+    ("queue", "jitter_ms", "text"), [(1000, 8, ""), (1000, 16, "p10 of the delay is "), (10, 8, "")]
+)
+def test_a_jitter_that_is_too_wide_shows_before_a_queue_that_dropped_nothing(
+    element: Element, queue: int, jitter_ms: int, text: str
+) -> None:
+    asked = Impairment(
+        delay_ns=80 * MS,
+        jitter_ns=8 * MS,
+        distribution=Distribution.NORMAL,
+        rate_bps=2 * 10**6,
+        queue_frames=queue,
+    )
+    sending = [*steady(3000, 5), *((at_ns + 15 * S, *more) for at_ns, *more in bursts(150, 1000, 5))]
+    frames = Simulated({element: replace(asked, jitter_ns=jitter_ms * MS)}, sending)  # type: ignore[arg-type]
+    remark = accuracy.judge(frames.measured(element, {element: asked}))
+    assert (remark.verdict is FAIL) is bool(text)
     assert text in remark.text

@@ -1410,6 +1410,12 @@ QUEUED = {"from-node": replace(NARROW, rate_bps=10_000_000)}
             N2,
             {"p1/n2": {"to-node": NARROW}, "p1/n1": QUEUED},
             30,
+            (FAIL, TOO_LONG.replace("105.840", "131.275")),
+        ),
+        (
+            N2,
+            {"p1/n2": {"to-node": NARROW}, "p1/n1": QUEUED},
+            25,
             (UNKNOWN, "the rate was never reached, so it was not tested"),
         ),
         (
@@ -1425,6 +1431,7 @@ QUEUED = {"from-node": replace(NARROW, rate_bps=10_000_000)}
         "longer than its bytes",
         "as long as its bytes",
         "as long as a queue is that was not asked for",
+        "longer than two queues",
         "one of two queues",
         "that of a neighbour",
     ],
@@ -1646,9 +1653,75 @@ def test_a_link_that_loses_less_than_was_asked_fails(loss: float, expected: Verd
     assert losses_of(found).ratio >= 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "delay_ms", "lost", "expected"),
+    [
+        ("delay: 5 ms", 5, 0.0, None),
+        ("delay: 5 ms", 0, 0.0, "over p1--p2 there, less the delays asked there, the median delay is -4.900 ms"),
+        ("delay: 5 ms", 6, 0.0, "over p1--p2 there, less the delays asked there, the median delay is 1.100 ms"),
+        ("delay: 5 ms, rate: 10 Mbit/s", 6, 0.0, None),
+        ("loss: 10 %", 0, 0.1, None),
+        ("loss: 10 %", 0, 0.0, "of the 1000 frames over p1--p2 there 0 were lost, fewer than was asked"),
+        ("loss: 10 %", 0, 0.2, "of the 1000 frames over p1--p2 there 200 were lost, more than was asked"),
+        ("rate: 5 Mbit/s", 0, 0.0, None),
+        (
+            "rate: 4 Mbit/s",
+            0,
+            0.0,
+            "over p1--p2 there frames left up to 139.130 ms before",
+        ),
+        ("rate: 10 Mbit/s", 0, 0.05, None),
+        ("rate: 10 Mbit/s", 0, 0.2, "of the 1000 frames over p1--p2 there 200 were lost, more than was asked"),
+    ],
+)
+def test_a_link_is_judged_beside_frames_that_pass_none(
+    asked: str, delay_ms: int, lost: float, expected: str | None
+) -> None:
+    """The port has as many frames of a neighbour, by which it is measured. Queues of links dropped 50 frames."""
+    topology = load.loads(LOSSY_LINK.replace("p2: {nodes: 1}", "p2: {nodes: 2}").replace("loss: 20 %", asked))
+    far = lose(sent(1000, delay_ns=delay_ms * MS + 100_000), RNG(1).permutation(1000) < 1000 * lost)
+    frames, known = together(far, sent(1000, peer=2)), {"last_ns": LAST_NS, "queue_drops": {ELSEWHERE: 50}}
+    (found,) = measure(build(topology, {}, ()), ("to-node", "p2/n1"), frames, first_ns=-1, **known)  # type: ignore[arg-type]
+
+    remark = accuracy.judge(found)
+    assert remark.verdict is (FAIL if expected else PASS)
+    assert (expected or "") in remark.text
+
+
+DAMAGED_THERE = "over p1--p2 there 100 of 1000 checked frames were damaged, and no corruption was asked for"
+
+
+@pytest.mark.parametrize(
+    ("asked", "damaged_ratio", "doubled_ratio", "expected"),
+    [
+        ("rate: 10 Mbit/s", 0.0, 0.0, None),
+        ("rate: 10 Mbit/s", 0.1, 0.0, DAMAGED_THERE),
+        ("rate: 10 Mbit/s", 0.0, 0.1, "over p1--p2 there 10 % of the frames arrived twice, 0 % should"),
+        ("corrupt: 10 %", 0.1, 0.0, None),
+        ("corrupt: 10 %", 0.0, 0.0, "over p1--p2 there 0 % of the frames were lost or damaged, 10 % was to be damaged"),
+        ("corrupt: 10 %", 0.2, 0.0, "over p1--p2 there 20 % of the frames were lost or damaged, 10 % was to be"),
+        ("rate: 10 Mbit/s, duplicate: 10 %", 0.0, 0.1, None),
+        ("rate: 10 Mbit/s, duplicate: 10 %", 0.0, 0.2, "there 20 % of the frames arrived twice, the whole path should"),
+    ],
+)
+def test_what_a_link_damages_or_copies_is_judged_beside_frames_that_pass_none(
+    asked: str, damaged_ratio: float, doubled_ratio: float, expected: str | None
+) -> None:
+    topology = load.loads(LOSSY_LINK.replace("p2: {nodes: 1}", "p2: {nodes: 2}").replace("loss: 20 %", asked))
+    place = RNG(1).permutation(1000)
+    damage = np.where(place < 1000 * damaged_ratio, DAMAGED, INTACT).astype(np.int8)
+    far = replace(sent(1000), damage=damage, copies=np.where(place < 1000 * doubled_ratio, 2, 1))
+    frames, known = together(far, sent(1000, peer=2)), {"last_ns": LAST_NS, "queue_drops": {ELSEWHERE: 0}}
+    (found,) = measure(build(topology, {}, ()), ("to-node", "p2/n1"), frames, first_ns=-1, **known)  # type: ignore[arg-type]
+
+    remark = accuracy.judge(found)
+    assert remark.verdict is (FAIL if expected else PASS)
+    assert (expected or "") in remark.text
+
+
 @pytest.mark.parametrize(("dropped", "expected"), [(80, PASS), (0, FAIL)])
 def test_what_a_link_dropped_is_counted_elsewhere(dropped: int, expected: Verdict) -> None:
-    network = build(load.loads(LOSSY_LINK.replace("loss: 20 %", "rate: 1 Mbit/s")), {}, ())
+    network = build(load.loads(LOSSY_LINK.replace("loss: 20 %", "rate: 10 Mbit/s")), {}, ())
     frames, port = lose(sent(1000), np.arange(1000) % 25 == 0), ("to-node", "p2/n1")
     (found,) = measure(network, port, frames, first_ns=-1, last_ns=LAST_NS, queue_drops={ELSEWHERE: dropped})
 
