@@ -222,6 +222,7 @@ def _reliable() -> ProtocolEntry:
         (*FIFO_PROMISES, *VIEW_PROMISES),
         RELIABLE_KINDS,
         lambda _, parameters: {"parameters": parameters, "make": None},
+        asked_for=(("uniform_agreement", "uniform"),),
     )
 
 
