@@ -1,7 +1,7 @@
 """Ranges of a scenario's draws: the parameters of each protocol, the patience of its group, and its failure assumption.
 
-Small windows and short time-outs make races likely. A protocol without an entry here runs with its defaults, except
-that a reliable layer below it (a parameter block `reliable`) gets that layer's range.
+Small windows and short time-outs make races likely. A reliable layer below a protocol (a parameter block `reliable`)
+gets that layer's range.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ RELIABLE: Choices = {
     "heartbeat_per_member_ns": _ms(0, 5),
     "announce_ns": _ms(2, 10, 30),
     "nack_delay_ns": _ms(1, 3, 10),
+    "nack_per_member_ns": _ms(0, 0.05, 1),
     "acknowledge_ns": _ms(1, 5, 10),
     "retry_least_ns": _ms(12, 20, 40),
     "retry_first_ns": _ms(50, 100),
     "retry_most_ns": _ms(100, 500, 1000),
+    "stability_ns": _ms(1, 5, 20),
     "suspect_after_ns": _ms(1200, 3000),
 }
 SEQUENCER: Choices = {"outstanding": (1, 2, 4, 64)}
@@ -88,8 +90,22 @@ _CHOICES: Mapping[str, Choices] = {
         "patience_ns": _ms(4000, 10_000),
         "vote_ns": _ms(3500, 4000),
         "retry_ns": _ms(10, 50),
-        "amoeba": {"large_bytes": (0, 200, 1024), "outstanding": (1, 4, 64)},
-        "load": {"atomic_permille": (0, 150, 500), "listed_permille": (0, 400), "members": (2, 4, 8)},
+        "retry_most_ns": _ms(50, 200, 800),
+        "amoeba": {"large_bytes": (0, 200, 1024), "resilience": (0, 0, 1, 2), "outstanding": (1, 4, 64)},
+        "load": {
+            "atomic_permille": (0, 150, 500),
+            "unordered_permille": (0, 50, 300),
+            "direct_permille": (0, 150),
+            "listed_permille": (0, 400),
+            "grouped_permille": (0, 250, 600),
+            "changes_permille": (0, 100, 400),
+            "lists": (1, 6),
+            "members": (2, 4, 8),
+            "space_weight": (0, 1),
+            "machine_weight": (0, 1),
+            "network_weight": (0, 2),
+            "networks_weight": (1, 2),
+        },
     },
     "mutex": {
         **TIMESTAMPS,
@@ -117,14 +133,14 @@ def draw_parameters(protocol: str, rng: Random) -> Drawn:
     parameters = _DRAWS[protocol](rng) if protocol in _DRAWS else _one_of(_CHOICES.get(protocol, {}), rng)
     patience_ns = DEFAULT_PATIENCE_NS
     if protocol == "reliable":
-        parameters = reliable(rng)
+        parameters = reliable(rng) | _uniform(rng)
         patience_ns = _patience(parameters)
     elif "suspect_after_ns" in parameters:
         patience_ns = _patience(parameters)
     elif "reliable" in PROTOCOLS[protocol].parameters:
         below = reliable(rng)
         if "agreement" in PROTOCOLS[protocol].promises:
-            below |= {"uniform": rng.choice((False, False, False, True))}
+            below |= _uniform(rng)
         parameters = {**parameters, "reliable": below}
         patience_ns = _patience(below)
     return Drawn(parameters=parameters, patience_ns=patience_ns)
@@ -140,6 +156,10 @@ def _one_of(choices: Choices, rng: Random) -> Parameters:
         name: _one_of(values, rng) if isinstance(values, Mapping) else rng.choice(values)
         for name, values in choices.items()
     }
+
+
+def _uniform(rng: Random) -> Parameters:
+    return {"uniform": rng.choice((False, False, False, True))}
 
 
 def reliable(rng: Random) -> Parameters:
@@ -216,9 +236,18 @@ def _adaptive(rng: Random) -> Parameters:
         "dwell_ns": _ms(0, 0, 20),
         "estimate_every_ns": _ms(0, 10, 100),
         "probe_every_ns": _ms(0, 20, 100),
+        "switch_cost_ns": _ms(0, 1),
         "margin_permille": (0, 100),
+        "most_held": (1, 8, 256),
         "weigh_wait": EITHER,
         "coordinator": ("first", "elected"),
+        "costs": {
+            "estimator": ("histogram", "graded", "shadow"),
+            "resequence": EITHER,
+            "window_ns": _ms(50, 2000),
+            "least_messages": (1, 8),
+            "most_history": (2, 1024),
+        },
         "abcast": {"outstanding": (1, 2, 8, 64)},
         "allack": ALLACK,
         "atop": ATOP,

@@ -11,6 +11,7 @@ from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.hunt import Campaign, hunt
 from testbed.fuzz.judge import WITHOUT_A_QUORUM
 
+FIRST = 100
 SEEDS = {
     "reliable": 100,
     "timewarp": 40,
@@ -20,16 +21,19 @@ SEEDS = {
 OTHERS = 60
 """Seeds of a protocol without a measured number."""
 
-UNJUDGED = {"objects": 0.5, "adaptive": 0.2, "timewarp": 0.25}
-"""Bound on the share of seeds in which a property is unjudged: most properties of calls concern some kinds of calls
-only, and small scenarios do not have all of them. Nothing can be judged if the only sender crashes before a
-delivery. States are compared among members that run from the start to the end: few, where most members join late."""
+UNJUDGED = {"objects": 0.5}
+"""Bound on the share of seeds in which a property is unjudged; 0.1 for other protocols: nothing can be judged if the
+only sender crashes before a delivery. Most properties of calls concern some kinds of calls only, and small scenarios do
+not have all of them."""
+STATES_UNJUDGED = 0.4
+"""The same for states: they are compared among members that run from the start to the end, of which a fifth of the
+worlds has fewer than two (25 and 33 of 150 of `adaptive`). Of 30 seeds so many are chance once in a hundred."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", FUZZED)
 def test_no_seed_of_the_slice_breaks_a_promise(protocol: str) -> None:
-    campaign = Campaign(protocol=protocol, first=0, count=SEEDS.get(protocol, OTHERS))
+    campaign = Campaign(protocol=protocol, first=FIRST, count=SEEDS.get(protocol, OTHERS))
     tally = hunt(campaign, jobs=1)
     replay = [f"orderbed fuzz {protocol} --seed {bad.seed}: {bad.kind}: {bad.sentence}" for bad in tally.bad]
     assert not replay, "\n".join(replay)
@@ -38,5 +42,6 @@ def test_no_seed_of_the_slice_breaks_a_promise(protocol: str) -> None:
     assert tally.unmet_seeds < 0.05 * tally.seeds
     without_quorum = tally.unjudged.pop(WITHOUT_A_QUORUM, 0)
     assert without_quorum < 0.2 * tally.seeds
+    assert tally.unjudged.pop("state", 0) < STATES_UNJUDGED * tally.seeds
     assert max(tally.unjudged.values(), default=0) < UNJUDGED.get(protocol, 0.1) * tally.seeds
     assert 2 * tally.coverage.pairs_met > len(tally.coverage.pairs)
