@@ -21,15 +21,12 @@ from netem.errors import FabricError
 from netem.kernel.sandbox import NODE_USER
 from netem.kernel.supervised import ExecRequest, Process, Sandbox
 from netem.network import EmulatedNetwork
-from netem.runtimes.base import FOREIGN_PATH, LineSplitter, Program, hand_over, node_code
+from netem.runtimes.base import FOREIGN_PATH, LineSplitter, Program, code_of, hand_over, node_code
 from netem.runtimes.cgroups import ControlGroup, Limits, over_its_memory
 from topologies.model import Node, NodeName
 
 _CHUNK_BYTES = 65536
 _KILL_TIMEOUT_S = 5.0
-_SIGNAL_EXIT_BASE = 128
-"""An init ends with this plus the signal that ended its program."""
-
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PYTHON = sorted({Path(sys.prefix), Path(sys.exec_prefix), Path(sys.base_prefix), Path(sys.base_exec_prefix)})
 """Directories of the interpreter and its libraries."""
@@ -168,9 +165,7 @@ class NetnsNode:
     def poll(self) -> int | None:
         """Exit code after its end (negative: the signal), else None."""
         code = self._process.poll()
-        if code is not None and self._has_init and code > _SIGNAL_EXIT_BASE:
-            return _SIGNAL_EXIT_BASE - code
-        return code
+        return code_of(code) if code is not None and self._has_init else code
 
     def poll_quietly(self) -> int | None:
         """The same; a node ends with its network, so FabricError counts as its end."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from typing import Any
 from analysis.files import replacing
 from netem.errors import FabricError
 from netem.network import EmulatedNetwork
-from netem.runtimes.base import NodeHandle, Runtime
+from netem.runtimes.base import NodeHandle, Runtime, told
 from netem.runtimes.cgroups import CpuLimiter
 from netem.wiring.steps import KernelOption
 from node.registry import PROTOCOLS
@@ -116,7 +115,7 @@ class Controller:
             if code is None and self._experiment is not None:
                 self.state.heard(name, member.incarnation, member.last)
             elif code is not None and self.state.state(name) not in (NodeState.CRASHED, NodeState.ENDED):
-                note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
+                note(f"{name} has ended by itself ({told(code)})")
                 self.state.ended(name, code, wall_clock(), cause=member.handle.cause())
         self._notice_capture()
 
