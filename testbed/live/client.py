@@ -168,8 +168,8 @@ class Testbed:
         return None if found is None else CaptureStatus.from_json(found)
 
     def logs(self, node: str) -> str:
-        """Output of a node's main process so far, both streams, all incarnations."""
-        return self.log_path(node).read_text(encoding="utf-8", errors="replace")
+        """Output of a node's main process so far, both streams, all incarnations; of an absent node it is empty."""
+        return self.log_path(node).read_bytes().decode("utf-8", errors="replace")
 
     def log_path(self, node: str) -> Path:
         """The file that `logs` reads."""

@@ -351,6 +351,8 @@ def _create_record(request: StartRequest, topology: Topology) -> RunDirectory:
     if request.experiment_text is not None:
         (record.path / "experiment.yaml").write_text(request.experiment_text, encoding="utf-8")
     write_hosts(record.path / "hosts", topology)
+    for node in topology.nodes():  # also of those that are absent
+        record.node_log(node.name).touch()
     record.note(
         {
             "format": store.MANIFEST_FORMAT,
