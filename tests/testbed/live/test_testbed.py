@@ -537,6 +537,12 @@ def test_the_record_is_a_runs(testbed: Testbed, world: str) -> None:
     assert testbed.directory.parent.name == "up"
 
 
+def test_a_large_output_is_collected_without_copying_it_again_and_again(testbed: Testbed) -> None:
+    before_s = time.process_time()
+    assert len(testbed.run("p1/n1", ["head", "-c", "64M", "/dev/zero"]).stdout) == 64 << 20
+    assert time.process_time() - before_s < 1
+
+
 def test_what_a_node_says_is_in_its_log(places: Path, tmp_path: Path) -> None:
     talk = Program(argv=("sh", "-c", "echo out; echo err >&2; exec cat"))
     with Testbed(testbeds.written("talk", tmp_path), world="netns", program=talk, runs=tmp_path) as testbed:
