@@ -183,7 +183,8 @@ class Fleet:
         members = [self.start(by_name[name]) for name in names]
         if self._configure is None:
             return
-        self.wait_all((State.READY,), timeout_s=RESTART_TIMEOUT_S, doing="ready again", members=members)
+        patience_s = max(RESTART_TIMEOUT_S, self.patience_s)
+        self.wait_all((State.READY,), timeout_s=patience_s, doing="ready again", members=members)
         for member in members:
             self._tell(member, f'start {{"at_ns": {time.monotonic_ns()}}}')
         self.wait_all((State.RUNNING,), timeout_s=RESTART_TIMEOUT_S, doing="running again", members=members)
