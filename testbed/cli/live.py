@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -128,8 +127,6 @@ def up(
 
     Ctrl-C ends it in the foreground, `orderbed down` in the background. `exec` and `shell` run commands in its nodes.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
-        signal.signal(number, signal.default_int_handler)
     console = Console(quiet=as_json)
     console.title("orderbed up", topology or experiment or "")
     with console.stage("testbed", "starting") as stage:

@@ -240,6 +240,12 @@ def test_a_log_is_followed_until_the_testbed_is_down(places: Path) -> None:
     assert said.endswith("it has ended, nothing of it is left\n")
 
 
+def test_streams_that_are_closed_are_empty_ones_of_the_command(testbed: Path) -> None:
+    command = f"{ORDERBED} exec p1/n1 -- sh -c 'cat; echo lost; exit 3' <&- >&-"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
+
+
 def test_a_log_of_any_bytes_is_shown_and_followed_as_it_is(testbed: Path) -> None:
     log = testbed / "nodes" / "p1.n4.log"
     log.write_bytes(b"\xff\xff one\rtwo\x0c\r\nthree\n")
