@@ -138,8 +138,10 @@ class Controller:
         """End everything: the capture whole, the record complete, nothing left behind. Raises the first FabricError or
         StoreError after all was released.
         """
-        self.record_end()
-        self._stack.close()
+        try:
+            self.record_end()
+        finally:
+            self._stack.close()
 
     def record_end(self) -> None:
         with ExitStack() as last:

@@ -22,6 +22,7 @@ from netem.runtimes.base import Program
 from testbed.live import Testbed, rpc, running
 from testbed.live.directory import RuntimeDirectory
 from testbed.paths import ROOT
+from testbed.rundir.store import StoreError
 from tests.testbed.live import testbeds
 from tests.testbed.live.testbeds import faults, ping, received
 from tests.testbed.orderbed_command import command_line, descendants
@@ -155,6 +156,16 @@ def test_a_testbed_that_nobody_can_find_any_more_ends(places: Path, tmp_path: Pa
         shutil.rmtree(places / "orderbed" / "lost")
         testbeds.wait_until(lambda: "nothing of it is left" in log_of(testbed.directory), "it ends")
     assert f"it ends: {places / 'orderbed' / 'lost'} was removed" in log_of(testbed.directory)
+
+
+def test_a_testbed_whose_record_is_gone_is_released_before_its_end_is_answered(
+    places: Path, tmp_path: Path, mark: str
+) -> None:
+    testbed = Testbed(testbeds.written("bare", tmp_path), world="netns", runs=tmp_path / "runs")
+    shutil.rmtree(testbed.directory)
+    with pytest.raises(StoreError, match="No such file or directory"):
+        testbed.down()
+    assert testbeds.processes_with(mark) == []
 
 
 def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, mark: str) -> None:
