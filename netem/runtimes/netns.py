@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -141,6 +141,8 @@ class NetnsNode:
         self._limits = limits
         self._kills_before = 0 if self._group is None else self._group.memory_kills()
         self._was_killed = False
+        self._unheard: OSError | None = None
+        """Reason why its output could not be kept."""
         self._process = process
         self._input = standard_input
         self._output = standard_output
@@ -176,6 +178,8 @@ class NetnsNode:
 
     def cause(self) -> str:
         """See `NodeHandle.cause`."""
+        if self._unheard is not None:
+            return f"its output cannot be kept ({self._unheard.strerror})"
         if self._group is None or self._was_killed or self.poll() != -signal.SIGKILL:
             return ""
         assert self._limits is not None
@@ -220,11 +224,16 @@ class NetnsNode:
     def _read(self) -> None:
         lines = LineSplitter()
         with self._output as output:
-            while chunk := output.read(_CHUNK_BYTES):
-                for line in lines.feed(chunk):
+            try:
+                while chunk := output.read(_CHUNK_BYTES):
+                    for line in lines.feed(chunk):
+                        self._on_line(line)
+                for line in lines.close():
                     self._on_line(line)
-        for line in lines.close():
-            self._on_line(line)
+            except OSError as error:  # a full disk; a program that went on unheard could not be judged
+                self._unheard = error
+                with suppress(FabricError):
+                    self._process.kill()
 
 
 class NetnsCommand:
