@@ -58,6 +58,8 @@ class Controller:
         self._experiment = request.members()
         self._capture: tuple[Capture, CaptureStatus] | None = None
         self._noted: set[str] = set()
+        self._unrecorded = ""
+        """Why a change is not in the record; empty: all are."""
         with ExitStack() as stack:
             self.record = _create_record(request, self.topology)
             self._captures = 0
@@ -146,6 +148,8 @@ class Controller:
     def record_end(self) -> None:
         with ExitStack() as last:
             facts: dict[str, Any] = {"status": "complete"}
+            if self._unrecorded:
+                facts = {"status": "failed", "error": self._unrecorded}
             last.callback(self._close_record, facts)
             try:
                 failure = self._network.failure()
@@ -267,7 +271,11 @@ class Controller:
                 for target in event.targets:
                     self.state.crashed_with(target, self.processes.fleet.member(target).exit_code)
             line = effect.line(event)
-            self.record.append_fault(line)
+            try:
+                self.record.append_fault(line)
+            except StoreError as error:
+                self._unrecorded = f"a change by {event.kind} is not in it: {error}"
+                raise
             lines.append(line)
         return lines
 

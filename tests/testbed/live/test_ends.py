@@ -168,6 +168,20 @@ def test_a_testbed_whose_record_is_gone_is_released_before_its_end_is_answered(
     assert testbeds.processes_with(mark) == []
 
 
+def test_a_record_that_lacks_a_change_is_not_complete(places: Path, tmp_path: Path) -> None:
+    with Testbed(testbeds.written("lacking", tmp_path), world="netns", runs=tmp_path / "runs") as testbed:
+        faults_file = testbed.directory / "faults.jsonl"
+        kept = faults_file.rename(faults_file.with_suffix(".kept"))
+        faults_file.symlink_to("/dev/full")
+        with pytest.raises(StoreError, match="No space left on device"):
+            testbed.impair("p1/n1", loss="5 %")
+        assert testbeds.status(testbed, "p1/n1").to_node.loss_ratio == 0.05, "it is in force"
+        kept.replace(faults_file)
+    manifest = json.loads((testbed.directory / "manifest.json").read_text())
+    assert (manifest["status"], manifest["faults"]) == ("failed", 0)
+    assert manifest["error"].startswith("a change by impair is not in it: ")
+
+
 def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, mark: str) -> None:
     lines: list[str] = []
     with pytest.raises(FabricError, match="cannot start no-such-program: No such file or directory"):
