@@ -17,7 +17,7 @@ from analysis.checks.properties import Verdict
 from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
 from node.registry import PROTOCOLS, VIEW_PROMISES, ProtocolEntry
-from testbed.cli import completion
+from testbed.cli import completion, lazy
 from testbed.console import DEFAULT_RUNS, Json, Panel, Runs, one_line, output, plain_table, print_json, table
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, is_file
 from testbed.rundir import store
@@ -146,10 +146,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a commented experiment file to start from."""
-    from topologies.formats.schema import parse_title  # here: it brings pydantic in
-
     try:
-        path = Path(f"{parse_title(name.removesuffix('.yaml'))}.yaml")
+        path = Path(f"{lazy.schema.parse_title(name.removesuffix('.yaml'))}.yaml")
     except ValueError as error:
         raise InputError(f"the name of an experiment, such as first-try: {error}") from None
     text = TEMPLATE.format(schema=EXPERIMENTS / "schema.json", file=path.name, name=path.stem)
