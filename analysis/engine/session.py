@@ -23,6 +23,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -283,24 +284,42 @@ def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[Spark
     gateway = None
     handler = signal.getsignal(signal.SIGINT)
     try:
-        gateway = launch_gateway(configuration, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        gateway = _launch(configuration, log)
         spark = SparkSession(SparkContext(conf=configuration, gateway=gateway))
         if not _is_local(str(spark.sparkContext.master)):
             spark.sparkContext.addPyFile(str(_packages(scratch)))
             _await_executors(spark)
             tasks = _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
             spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
-    except (PySparkException, Py4JError, OSError, RuntimeError) as error:
-        log.seek(0)
-        reason = _first_error(log.read()) or str(error)
+    except BaseException as error:
         if gateway is not None:
             _kill(gateway)
+        if _is_interrupt(error):
+            raise KeyboardInterrupt from error
+        if not isinstance(error, (PySparkException, Py4JError, OSError, RuntimeError)):
+            raise
+        log.seek(0)
+        reason = _first_error(log.read()) or str(error)
         raise MachineError(f"Spark did not start ({reason}); {_remedy(configuration)}") from error
     if threading.current_thread() is threading.main_thread():
         # PySpark has installed a handler that calls the JVM before it interrupts this process.
         signal.signal(signal.SIGINT, handler)
     spark.dataSource.register(CaptureSource)
     return spark, gateway
+
+
+def _launch(configuration: SparkConf, log: IO[str]) -> JavaGateway:
+    """Start the JVM in a thread of its own: an interrupt in `launch_gateway` would leave a JVM that waits for ever. One
+    that comes meanwhile is raised when the JVM has started and was killed.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        launched = pool.submit(launch_gateway, configuration, {"stdout": log, "stderr": log})
+        try:
+            gateway: JavaGateway = launched.result()
+        except KeyboardInterrupt:
+            _kill(launched.result())
+            raise
+    return gateway
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -160,6 +160,21 @@ class Runtime(Protocol):
         """End every node that is left and release all resources of `start`."""
 
 
+_SIGNAL_EXIT_BASE = 128
+
+
+def code_of(status: int) -> int:
+    """Exit code of a program (negative: the signal) from that of its init or container, which is 128 plus the signal. A
+    greater one is the program's own: no signal has its number.
+    """
+    return _SIGNAL_EXIT_BASE - status if 0 < status - _SIGNAL_EXIT_BASE < signal.NSIG else status
+
+
+def told(code: int) -> str:
+    """The exit code as text. Signals have their numbers: real-time signals have no names in Python."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
 LINE_BYTES_MAX = 64 * 1024
 """Most bytes of a line; the rest up to the newline is dropped."""
 

@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from docker.errors import DockerException
 
 from netem.errors import FabricError
 from netem.kernel.supervised import ExecRequest
-from netem.runtimes.base import LineSplitter
+from netem.runtimes.base import LineSplitter, code_of
 from netem.runtimes.cgroups import Limits, over_its_memory
 from netem.runtimes.daemon import (
     RUN_LABEL,
@@ -49,8 +49,6 @@ LOSS_BOUND_S = 1.0
 DAEMON_GONE = (
     "the Docker daemon has gone in mid-run, and the nodes with it: see its log, and start one with `make docker`"
 )
-
-SIGNAL_EXIT_BASE = 128
 
 
 class ContainerHandle:
@@ -216,7 +214,7 @@ class ContainerHandle:
                     self._read_streams()
             finally:
                 with closing(self._end):
-                    code = _exit_code(self._end.json())
+                    code = code_of(int(self._end.json()["StatusCode"]))
                 self._remove_ended(code)
                 self._exit = code
         except Exception as error:
@@ -276,12 +274,6 @@ def _wait(api: docker.APIClient, container_id: str, condition: str) -> requests.
         stream=True,
         timeout=None,
     )
-
-
-def _exit_code(end: Mapping[str, Any]) -> int:
-    """Exit code of an end: Docker reports 128 + signal, as shells do; this gives -signal, as `subprocess` does."""
-    code = int(end["StatusCode"])
-    return SIGNAL_EXIT_BASE - code if code > SIGNAL_EXIT_BASE else code
 
 
 FREEZE_BOUND_S = 5.0

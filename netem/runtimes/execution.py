@@ -26,13 +26,13 @@ from docker.errors import DockerException
 from netem.errors import CannotStartError, FabricError
 from netem.kernel.framing import readable
 from netem.kernel.supervised import ExecRequest
+from netem.runtimes.base import code_of
 from netem.runtimes.daemon import CHUNK_BYTES, STDERR_STREAM, connect, explained, frames, plain, upgraded
 from topologies.model import NodeName
 
 OPERATOR = "0:0"
 START_BOUND_S = 30.0
 POLL_S = 0.01
-SIGNAL_EXIT_BASE = 128
 _NOT_THERE = re.compile("not found|no such file")
 """The daemon's words for a missing program; it gives no error code."""
 
@@ -171,8 +171,7 @@ class DockerCommand:
                 _write_all(self._descriptors[2 if stream == STDERR_STREAM else 1], chunk)
             while (found := self._inspect())["Running"]:
                 time.sleep(POLL_S)
-            code = int(found["ExitCode"])
-            self._code = SIGNAL_EXIT_BASE - code if code > SIGNAL_EXIT_BASE else code
+            self._code = code_of(int(found["ExitCode"]))
         except Exception as error:
             # Kept and raised by `poll`: an exception in this thread would go unnoticed.
             self._failure = error

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -21,15 +21,12 @@ from netem.errors import FabricError
 from netem.kernel.sandbox import NODE_USER
 from netem.kernel.supervised import ExecRequest, Process, Sandbox
 from netem.network import EmulatedNetwork
-from netem.runtimes.base import FOREIGN_PATH, LineSplitter, Program, hand_over, node_code
+from netem.runtimes.base import FOREIGN_PATH, LineSplitter, Program, code_of, hand_over, node_code
 from netem.runtimes.cgroups import ControlGroup, Limits, over_its_memory
 from topologies.model import Node, NodeName
 
 _CHUNK_BYTES = 65536
 _KILL_TIMEOUT_S = 5.0
-_SIGNAL_EXIT_BASE = 128
-"""An init ends with this plus the signal that ended its program."""
-
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PYTHON = sorted({Path(sys.prefix), Path(sys.exec_prefix), Path(sys.base_prefix), Path(sys.base_exec_prefix)})
 """Directories of the interpreter and its libraries."""
@@ -144,6 +141,8 @@ class NetnsNode:
         self._limits = limits
         self._kills_before = 0 if self._group is None else self._group.memory_kills()
         self._was_killed = False
+        self._unheard: OSError | None = None
+        """Reason why its output could not be kept."""
         self._process = process
         self._input = standard_input
         self._output = standard_output
@@ -168,9 +167,7 @@ class NetnsNode:
     def poll(self) -> int | None:
         """Exit code after its end (negative: the signal), else None."""
         code = self._process.poll()
-        if code is not None and self._has_init and code > _SIGNAL_EXIT_BASE:
-            return _SIGNAL_EXIT_BASE - code
-        return code
+        return code_of(code) if code is not None and self._has_init else code
 
     def poll_quietly(self) -> int | None:
         """The same; a node ends with its network, so FabricError counts as its end."""
@@ -181,6 +178,8 @@ class NetnsNode:
 
     def cause(self) -> str:
         """See `NodeHandle.cause`."""
+        if self._unheard is not None:
+            return f"its output cannot be kept ({self._unheard.strerror})"
         if self._group is None or self._was_killed or self.poll() != -signal.SIGKILL:
             return ""
         assert self._limits is not None
@@ -225,11 +224,16 @@ class NetnsNode:
     def _read(self) -> None:
         lines = LineSplitter()
         with self._output as output:
-            while chunk := output.read(_CHUNK_BYTES):
-                for line in lines.feed(chunk):
+            try:
+                while chunk := output.read(_CHUNK_BYTES):
+                    for line in lines.feed(chunk):
+                        self._on_line(line)
+                for line in lines.close():
                     self._on_line(line)
-        for line in lines.close():
-            self._on_line(line)
+            except OSError as error:  # a full disk; a program that went on unheard could not be judged
+                self._unheard = error
+                with suppress(FabricError):
+                    self._process.kill()
 
 
 class NetnsCommand:

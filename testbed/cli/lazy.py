@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from testbed.run import sweep as sweep
     from testbed.run import watch as watch
     from testbed.rundir import manifest as manifest
+    from topologies.formats import schema as schema
 
     diagrams, fuzz, fuzz_listing, runtimes = _diagrams, _fuzz, _fuzz_listing, _runtimes
 
@@ -50,6 +51,7 @@ _MODULES = {
     "page": "analysis.report.page",
     "perform": "testbed.run.perform",
     "runtimes": "netem.runtimes.base",
+    "schema": "topologies.formats.schema",
     "sweep": "testbed.run.sweep",
     "terminal": "analysis.report.terminal",
     "totals": "analysis.capture.totals",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -128,8 +127,6 @@ def up(
 
     Ctrl-C ends it in the foreground, `orderbed down` in the background. `exec` and `shell` run commands in its nodes.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
-        signal.signal(number, signal.default_int_handler)
     console = Console(quiet=as_json)
     console.title("orderbed up", topology or experiment or "")
     with console.stage("testbed", "starting") as stage:
@@ -402,16 +399,21 @@ def logs(
         raise InputError("--follow has no end that could be printed as JSON; leave one of the two out")
     found = lazy.live.Testbed.attach(testbed)
     name = tables.one_node(node, found.topology).name
-    text = found.logs(name)
-    shown = text if lines is None else "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
+    path = found.log_path(name)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    text = content.decode("utf-8", errors="replace")
+    shown = text if lines is None else "\n".join(text.split("\n")[-lines - text.endswith("\n") :] if lines else [])
     if as_json:
-        print_json({"node": name, "path": str(found.log_path(name)), "text": shown})
+        print_json({"node": name, "path": str(path), "text": shown})
         return
     _print_log(shown)
     if not text:
         sys.stderr.write(f"{name} has written nothing so far\n")
     if follow:
-        _follow(found, found.log_path(name), len(text.encode("utf-8", errors="replace")))
+        _follow(found, path, len(content))
 
 
 def down(

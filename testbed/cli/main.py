@@ -6,6 +6,8 @@ Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or inval
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import signal
 import sys
 import traceback
@@ -74,6 +76,7 @@ KernelOption = Annotated[
 
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a traceback."""
+    _begin()
     try:
         app(prog_name="orderbed", standalone_mode=True)  # also under `python -m`
     except (FabricError, MachineError, StoreError) as error:
@@ -85,13 +88,30 @@ def main() -> None:
             sys.stderr.write(f"orderbed: {ended}\n")
         sys.exit(ended.code)
     except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):
+            sys.exit(ExitCode.UNKNOWN)  # nobody reads the output; rich and typer would leave with 1
         if leaving.code != EXIT_OF_INTERRUPT:
             raise
         _stop("interrupted", ExitCode.UNKNOWN)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _stop(f"{error.filename or 'the output'}: {error.strerror}; make room and try again", ExitCode.UNKNOWN)
         # Python would leave with 1, which says that a verdict failed.
         traceback.print_exc()
         _stop("this is a bug of orderbed; please report it with the lines above", ExitCode.UNKNOWN)
+
+
+def _begin() -> None:
+    """Prepare this process: let SIGTERM and SIGHUP end it as Ctrl-C does, unless they are ignored (nohup), so that what
+    is half done is swept away; and open streams that are closed: a socket that took the number of one would be a stream
+    of a command in a node.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def _print_version(is_asked: bool) -> None:
@@ -156,7 +176,6 @@ def run(
 def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
     """Analyse a run's capture again, and write its tables, verdicts and report."""
     directory = store.find(runs, run)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half done is swept away
     summary = lazy.perform.analyze_and_report(directory, Console(quiet=as_json))
     _show(directory, summary, as_json=as_json)
 

@@ -17,7 +17,7 @@ from analysis.checks.properties import Verdict
 from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
 from node.registry import PROTOCOLS, VIEW_PROMISES, ProtocolEntry
-from testbed.cli import completion
+from testbed.cli import completion, lazy
 from testbed.console import DEFAULT_RUNS, Json, Panel, Runs, one_line, output, plain_table, print_json, table
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, is_file
 from testbed.rundir import store
@@ -27,15 +27,14 @@ from topologies.formats.errors import InputError
 Section = Literal["experiments", "topologies", "protocols", "runs"]
 SECTIONS: Final[tuple[Section, ...]] = ("experiments", "topologies", "protocols", "runs")
 NEWEST_RUNS: Final = 10
-NAMELESS: Final = (".", "..", "")
 
 TEMPLATE: Final = """\
 # yaml-language-server: $schema={schema}
 #
 # An experiment for `orderbed run ./{file}`, or with `--world sim` for the simulator. Every key has a default but
-# `name`, `topology` and `protocol`; docs/experiments.md explains each.
+# `name`, `question`, `topology`, `protocol`, `workload` and `duration`; docs/experiments.md explains each.
 #
-name: {name}
+name: "{name}"
 question: What does one crash cost the others?
 topology:                  # or the name of a shipped one: `orderbed list topologies`
   partitions:
@@ -147,9 +146,10 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a commented experiment file to start from."""
-    if name in NAMELESS or "/" in name or not name.isprintable() or name != name.strip():
-        raise InputError(f"{name!r}: the name of an experiment is that of one file, such as first-try")
-    path = Path(f"{name.removesuffix('.yaml')}.yaml")
+    try:
+        path = Path(f"{lazy.schema.parse_title(name.removesuffix('.yaml'))}.yaml")
+    except ValueError as error:
+        raise InputError(f"the name of an experiment, such as first-try: {error}") from None
     text = TEMPLATE.format(schema=EXPERIMENTS / "schema.json", file=path.name, name=path.stem)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)

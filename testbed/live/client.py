@@ -168,8 +168,8 @@ class Testbed:
         return None if found is None else CaptureStatus.from_json(found)
 
     def logs(self, node: str) -> str:
-        """Output of a node's main process so far, both streams, all incarnations."""
-        return self.log_path(node).read_text(encoding="utf-8", errors="replace")
+        """Output of a node's main process so far, both streams, all incarnations; of an absent node it is empty."""
+        return self.log_path(node).read_bytes().decode("utf-8", errors="replace")
 
     def log_path(self, node: str) -> Path:
         """The file that `logs` reads."""
@@ -389,10 +389,10 @@ def _end(given: int | None, *, is_input: bool, undo: ExitStack) -> tuple[int, IO
 
 def _communicate(command: Running, given: bytes, timeout_s: float | None) -> Completed:
     """Write its input, read both streams to their ends, and wait. Raises TimeoutError after it was killed."""
-    collected: dict[int, bytes] = {}
+    output, errors = bytearray(), bytearray()
     readers = [
-        threading.Thread(target=_collect, args=(pipe, number, collected), daemon=True)
-        for number, pipe in ((1, command.stdout), (2, command.stderr))
+        threading.Thread(target=_collect, args=one, daemon=True)
+        for one in ((command.stdout, output), (command.stderr, errors))
     ]
     readers.append(threading.Thread(target=_feed, args=(command.stdin, given), daemon=True))
     for reader in readers:
@@ -406,15 +406,13 @@ def _communicate(command: Running, given: bytes, timeout_s: float | None) -> Com
     finally:
         for reader in readers:
             reader.join(STREAM_END_TIMEOUT_S)
-    return Completed(argv=command.argv, code=code, stdout=collected.get(1, b""), stderr=collected.get(2, b""))
+    return Completed(argv=command.argv, code=code, stdout=bytes(output), stderr=bytes(errors))
 
 
-def _collect(pipe: IO[bytes] | None, number: int, collected: dict[int, bytes]) -> None:
+def _collect(pipe: IO[bytes] | None, collected: bytearray) -> None:
     assert pipe is not None, "no descriptor was given for it"
-    pieces = bytearray()
     while piece := os.read(pipe.fileno(), CHUNK_BYTES):
-        pieces += piece
-        collected[number] = bytes(pieces)
+        collected += piece
 
 
 def _feed(pipe: IO[bytes] | None, given: bytes) -> None:

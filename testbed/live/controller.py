@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from typing import Any
 from analysis.files import replacing
 from netem.errors import FabricError
 from netem.network import EmulatedNetwork
-from netem.runtimes.base import NodeHandle, Runtime
+from netem.runtimes.base import NodeHandle, Runtime, told
 from netem.runtimes.cgroups import CpuLimiter
 from netem.wiring.steps import KernelOption
 from node.registry import PROTOCOLS
@@ -59,6 +58,8 @@ class Controller:
         self._experiment = request.members()
         self._capture: tuple[Capture, CaptureStatus] | None = None
         self._noted: set[str] = set()
+        self._unrecorded = ""
+        """Why a change is not in the record; empty: all are."""
         with ExitStack() as stack:
             self.record = _create_record(request, self.topology)
             self._captures = 0
@@ -116,7 +117,7 @@ class Controller:
             if code is None and self._experiment is not None:
                 self.state.heard(name, member.incarnation, member.last)
             elif code is not None and self.state.state(name) not in (NodeState.CRASHED, NodeState.ENDED):
-                note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
+                note(f"{name} has ended by itself ({told(code)})")
                 self.state.ended(name, code, wall_clock(), cause=member.handle.cause())
         self._notice_capture()
 
@@ -139,12 +140,16 @@ class Controller:
         """End everything: the capture whole, the record complete, nothing left behind. Raises the first FabricError or
         StoreError after all was released.
         """
-        self.record_end()
-        self._stack.close()
+        try:
+            self.record_end()
+        finally:
+            self._stack.close()
 
     def record_end(self) -> None:
         with ExitStack() as last:
             facts: dict[str, Any] = {"status": "complete"}
+            if self._unrecorded:
+                facts = {"status": "failed", "error": self._unrecorded}
             last.callback(self._close_record, facts)
             try:
                 failure = self._network.failure()
@@ -266,7 +271,11 @@ class Controller:
                 for target in event.targets:
                     self.state.crashed_with(target, self.processes.fleet.member(target).exit_code)
             line = effect.line(event)
-            self.record.append_fault(line)
+            try:
+                self.record.append_fault(line)
+            except StoreError as error:
+                self._unrecorded = f"a change by {event.kind} is not in it: {error}"
+                raise
             lines.append(line)
         return lines
 
@@ -352,6 +361,8 @@ def _create_record(request: StartRequest, topology: Topology) -> RunDirectory:
     if request.experiment_text is not None:
         (record.path / "experiment.yaml").write_text(request.experiment_text, encoding="utf-8")
     write_hosts(record.path / "hosts", topology)
+    for node in topology.nodes():  # also of those that are absent
+        record.node_log(node.name).touch()
     record.note(
         {
             "format": store.MANIFEST_FORMAT,

@@ -21,7 +21,7 @@ from typing import Any
 
 from analysis.files import parse_json
 from netem.errors import CannotStartError, FabricError
-from netem.runtimes.base import NodeHandle, Program, Runtime, together
+from netem.runtimes.base import NodeHandle, Program, Runtime, together, told
 from testbed.run.program import DRAINED_LINE, UserProgram
 from testbed.spec.nodes import FIRST_JOINER
 from topologies.model import Node, NodeName
@@ -183,7 +183,8 @@ class Fleet:
         members = [self.start(by_name[name]) for name in names]
         if self._configure is None:
             return
-        self.wait_all((State.READY,), timeout_s=RESTART_TIMEOUT_S, doing="ready again", members=members)
+        patience_s = max(RESTART_TIMEOUT_S, self.patience_s)
+        self.wait_all((State.READY,), timeout_s=patience_s, doing="ready again", members=members)
         for member in members:
             self._tell(member, f'start {{"at_ns": {time.monotonic_ns()}}}')
         self.wait_all((State.RUNNING,), timeout_s=RESTART_TIMEOUT_S, doing="running again", members=members)
@@ -514,8 +515,7 @@ def _end_sentence(member: Member) -> str:
     assert member.exit_code is not None, "it has ended"
     if member.cause:
         return f"{member.node.name} has ended: {member.cause}"
-    how = f"signal {-member.exit_code}" if member.exit_code < 0 else f"exit code {member.exit_code}"
-    return f"{member.node.name} ended by itself ({how})"
+    return f"{member.node.name} ended by itself ({told(member.exit_code)})"
 
 
 def _tail(member: Member) -> str:

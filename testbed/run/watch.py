@@ -36,6 +36,8 @@ EVERY_S = 0.5
 LONGEST_IDLE_S = 30.0
 POLL_S = 0.1
 BATCH_GOAL_S = 0.5
+END_S = 15.0
+"""Longest time from the end of a capture to that of its run; a conductor that was killed does not end its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +54,12 @@ class Target:
         return self.run is not None and not (self.run / ".reserve").exists()
 
     def require_whole(self) -> None:
-        """Raise FabricError when the run is over and is not complete."""
-        if self.run is None or not self.has_ended:
+        """Raise FabricError when the run is over, or its capture is closed, and the run is not complete."""
+        if self.run is None or not (self.has_ended or index.read(self.capture).end):
             return
+        deadline = time.monotonic() + END_S
+        while not self.has_ended and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         manifest = store.read_manifest(self.run)
         if (status := manifest.get("status")) != "complete":
             raise FabricError(f"{self.name}: this run is {status} ({manifest.get('error') or 'before its end'})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import signal
 from pathlib import Path
@@ -15,6 +16,7 @@ from netem.runtimes.cgroups import PREFIX, Limits, find_mount
 from netem.runtimes.netns import NetnsRuntime
 from tests.netem.carriers import Carrier, Incarnation
 from tests.netem.wired import topology
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
@@ -42,9 +44,9 @@ class Running(Incarnation):
 
 
 def test_its_directory_is_where_it_stands_and_outlives_it(runtime: Carrier, tmp_path: Path) -> None:
-    node = Running(runtime, tmp_path, "pwd; hostname; echo $HOME; echo kept > state; exit 3")
+    node = Running(runtime, tmp_path, "pwd; hostname; echo $HOME; echo kept > state; exit 255")
     assert [node.line() for _ in range(3)] == [str(node.work), "p1-n1", str(node.work)]
-    assert node.end() == 3, "its own exit code comes through its init"
+    assert node.end() == 255, "its own exit code comes through its init, also if it is no signal's"
     assert (node.work / "state").read_text() == "kept\n"
 
 
@@ -73,6 +75,17 @@ def test_it_is_not_process_one_so_that_signals_end_it_and_orphans_are_collected(
     node.handle.signal(signal.SIGTERM)
     assert node.end() == -signal.SIGTERM
     assert node.handle.pid() == 0
+
+
+@IN_NETNS
+def test_one_whose_output_cannot_be_kept_ends_and_says_why(runtime: Carrier, tmp_path: Path) -> None:
+    def full(_line: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    program = Program(argv=("bash", "-c", "trap '' PIPE; echo out; exec sleep 60"), work=tmp_path)
+    handle = runtime.start(NODE, program, on_line=full, log_path=tmp_path / "log")
+    wait_until(lambda: handle.poll() is not None, "its end")
+    assert (handle.poll(), handle.cause()) == (-signal.SIGKILL, "its output cannot be kept (No space left on device)")
 
 
 def test_pause_stops_all_of_it_and_resume_lets_it_go_on(runtime: Carrier, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 from analysis.engine import session
 from analysis.errors import AnalysisError, MachineError
 from tests.collector.captures import pcapng, traffic
+from tests.testbed.live.testbeds import processes_with
+from tests.waiting import wait_until
 
 
 def fake_java(path: Path, says: str) -> Path:
@@ -140,6 +142,17 @@ def test_an_interrupt_ends_a_long_job_at_once() -> None:
 
     assert (process.returncode, out) == (0, "stopped\n"), err
     assert "Traceback" not in err
+
+
+@pytest.mark.spark
+def test_an_interrupt_while_the_jvm_starts_leaves_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from analysis.engine import session as s\nwith s.open_session(): pass"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: any("SparkSubmit" in one for one in processes_with(str(tmp_path))), "a JVM", within_s=60)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert (processes_with(str(tmp_path)), list(tmp_path.iterdir())) == ([], [])
 
 
 @pytest.mark.spark

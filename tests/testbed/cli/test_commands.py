@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -21,7 +23,18 @@ from testbed.run import perform as run
 from testbed.rundir.manifest import git_revision
 from testbed.spec.experiment import load
 from tests import report_runs
-from tests.testbed.orderbed_command import POWERLESS, assert_good, inside, orderbed, refused, write_experiment
+from tests.testbed.orderbed_command import (
+    ORDERBED,
+    PATIENCE_S,
+    POWERLESS,
+    assert_good,
+    inside,
+    orderbed,
+    refused,
+    start,
+    wait_for,
+    write_experiment,
+)
 from topologies.formats.errors import InputError
 
 
@@ -120,6 +133,33 @@ def test_real_wires_without_root_are_refused_before_a_run_is_made(tmp_path: Path
             "with --world sim"
         )
         assert not runs.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_end_ends_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    path = write_experiment(tmp_path, world="sim", duration="600 s", faults="[]")
+    process = start("run", str(path), "--runs", str(tmp_path / "runs"), "--no-analyze")
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/manifest.json")), what="a run")
+    process.send_signal(number)
+    _out, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said.splitlines()[-1]) == (3, "orderbed: interrupted")
+    assert "interrupted; what was recorded is kept in" in said
+
+
+@pytest.mark.parametrize("form", ["", " --json"])
+@pytest.mark.parametrize(
+    ("where", "code", "said"),
+    [
+        (">/dev/full", 3, "orderbed: the output: No space left on device; make room and try again\n"),
+        (">&-", 0, ""),
+        ("| true; exit ${PIPESTATUS[0]}", 3, ""),
+    ],
+)
+def test_an_output_that_nobody_takes_is_no_verdict(where: str, code: int, said: str, form: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{ORDERBED} list protocols{form} {where}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_a_bug_of_ours_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

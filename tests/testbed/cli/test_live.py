@@ -240,6 +240,30 @@ def test_a_log_is_followed_until_the_testbed_is_down(places: Path) -> None:
     assert said.endswith("it has ended, nothing of it is left\n")
 
 
+def test_streams_that_are_closed_are_empty_ones_of_the_command(testbed: Path) -> None:
+    command = f"{ORDERBED} exec p1/n1 -- sh -c 'cat; echo lost; exit 3' <&- >&-"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
+
+
+def test_a_log_of_any_bytes_is_shown_and_followed_as_it_is(testbed: Path) -> None:
+    log = testbed / "nodes" / "p1.n4.log"
+    log.write_bytes(b"\xff\xff one\rtwo\x0c\r\nthree\n")
+    shown = "\N{REPLACEMENT CHARACTER}" * 2 + " one\rtwo\x0c\r\nthree\n"
+    assert inside("logs", "p1/n4", "--json").json()["text"] == shown
+    assert inside("logs", "p1/n4", "--lines", "2", "--json").json()["text"] == shown
+    process = start("logs", "p1/n4", "--follow", "--lines", "1")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "three\n"
+    with log.open("ab") as more:
+        more.write(b"four\n")
+    assert process.stdout.readline() == "four\n"
+    interrupt(process)
+    log.rename(log.with_suffix(".away"))
+    assert "p1.n4.log: cannot be read (No such file or directory)" in refused("logs", "p1/n4")
+    log.with_suffix(".away").rename(log)
+
+
 def test_every_command_of_the_page_runs(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = PAGE.read_text(encoding="utf-8")
     commands = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]

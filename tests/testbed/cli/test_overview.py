@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.registry import PROTOCOLS
+from testbed.cli.overview import TEMPLATE
 from testbed.paths import EXPERIMENTS, TOPOLOGIES
-from testbed.spec.experiment import load
+from testbed.spec.experiment import load, loads
 from tests.testbed.orderbed_command import inside, refused
+from topologies.formats.errors import InputError
 from topologies.formats.units import printable
 
 
@@ -73,14 +77,23 @@ def test_the_name_of_a_directory_does_not_reach_the_terminal(tmp_path: Path, com
 
 def test_a_new_experiment_loads_and_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert inside("init", "first-try").code == 0
-    experiment = load(tmp_path / "first-try.yaml", protocols=PROTOCOLS)
-    assert experiment.name == "first-try"
-    assert [len(experiment.faults) > 0, len(experiment.expect)] == [True, 3]
-    assert "this file exists" in refused("init", "first-try")
+    for name in ("first-try", "true"):
+        assert inside("init", name).code == 0
+        experiment = load(tmp_path / f"{name}.yaml", protocols=PROTOCOLS)
+        assert experiment.name == name
+        assert [len(experiment.faults) > 0, len(experiment.expect)] == [True, 3]
+        assert "this file exists" in refused("init", name)
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nb"])
+@pytest.mark.parametrize("key", re.findall("^([a-z]+):", TEMPLATE, re.MULTILINE))
+def test_the_keys_of_a_new_experiment_that_it_calls_needed_are(key: str) -> None:
+    text = TEMPLATE.format(schema="", file="", name="x")
+    needed = f"`{key}`" in text.partition("\nname:")[0]
+    with pytest.raises(InputError, match=key) if needed else nullcontext():
+        loads(re.sub(rf"(?m)^{key}:.*\n( .*\n)*", "", text), "x.yaml", protocols=PROTOCOLS)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nb", "first_try", "First"])
 def test_a_name_that_is_none_is_one_sentence(name: str) -> None:
     assert "such as first-try" in refused("init", name)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -201,13 +202,18 @@ def test_a_run_that_failed_is_shown_and_the_exit_code_says_so(tmp_path: Path) ->
     assert said.err == f"orderbed: {run}: this run is failed (p1/n1 ended by itself)\n"
 
 
-def test_a_run_whose_conductor_still_works_is_not_over(tmp_path: Path) -> None:
+def test_a_run_whose_conductor_still_works_is_not_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = store.create(tmp_path, "made", 1)
     target = watch.Target(name="made", capture=directory.capture_path, run=directory.path)
 
     assert not target.has_ended
     target.require_whole()
-    directory.manifest["status"] = "interrupted"
+    directory.note({"status": "interrupted"})
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "END_S", 0.1)
+        patch.setattr("testbed.run.watch.index.read", lambda _capture: Mock(end=Mock()))
+        with pytest.raises(FabricError, match=r"^made: this run is interrupted \(before its end\)$"):
+            target.require_whole()  # its capture is closed: it was killed
     directory.close()
     with pytest.raises(FabricError, match=r"^made: this run is interrupted \(before its end\)$"):
         target.require_whole()

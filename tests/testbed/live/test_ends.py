@@ -22,6 +22,7 @@ from netem.runtimes.base import Program
 from testbed.live import Testbed, rpc, running
 from testbed.live.directory import RuntimeDirectory
 from testbed.paths import ROOT
+from testbed.rundir.store import StoreError
 from tests.testbed.live import testbeds
 from tests.testbed.live.testbeds import faults, ping, received
 from tests.testbed.orderbed_command import command_line, descendants
@@ -155,6 +156,30 @@ def test_a_testbed_that_nobody_can_find_any_more_ends(places: Path, tmp_path: Pa
         shutil.rmtree(places / "orderbed" / "lost")
         testbeds.wait_until(lambda: "nothing of it is left" in log_of(testbed.directory), "it ends")
     assert f"it ends: {places / 'orderbed' / 'lost'} was removed" in log_of(testbed.directory)
+
+
+def test_a_testbed_whose_record_is_gone_is_released_before_its_end_is_answered(
+    places: Path, tmp_path: Path, mark: str
+) -> None:
+    testbed = Testbed(testbeds.written("bare", tmp_path), world="netns", runs=tmp_path / "runs")
+    shutil.rmtree(testbed.directory)
+    with pytest.raises(StoreError, match="No such file or directory"):
+        testbed.down()
+    assert testbeds.processes_with(mark) == []
+
+
+def test_a_record_that_lacks_a_change_is_not_complete(places: Path, tmp_path: Path) -> None:
+    with Testbed(testbeds.written("lacking", tmp_path), world="netns", runs=tmp_path / "runs") as testbed:
+        faults_file = testbed.directory / "faults.jsonl"
+        kept = faults_file.rename(faults_file.with_suffix(".kept"))
+        faults_file.symlink_to("/dev/full")
+        with pytest.raises(StoreError, match="No space left on device"):
+            testbed.impair("p1/n1", loss="5 %")
+        assert testbeds.status(testbed, "p1/n1").to_node.loss_ratio == 0.05, "it is in force"
+        kept.replace(faults_file)
+    manifest = json.loads((testbed.directory / "manifest.json").read_text())
+    assert (manifest["status"], manifest["faults"]) == ("failed", 0)
+    assert manifest["error"].startswith("a change by impair is not in it: ")
 
 
 def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, mark: str) -> None:

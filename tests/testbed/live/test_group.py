@@ -52,6 +52,7 @@ def test_the_members_of_an_experiment_live_in_a_testbed(group: Testbed) -> None:
     assert status(group, "p1/n4").state is NodeState.ABSENT
     with pytest.raises(InputError, match="p1/n4 has not joined yet"):
         group.run("p1/n4", ["true"])
+    assert group.logs("p1/n4") == ""
     group.join("p1/n4")
     wait_for_view(group, everybody)
 

@@ -353,12 +353,14 @@ def test_a_pause_freezes_and_a_resume_thaws(clear: Testbed) -> None:
 
 
 @IN_NETNS
-def test_a_node_that_ends_by_itself_is_told_and_can_be_started_again(clear: Testbed) -> None:
-    clear.run("p1/n3", ["pkill", "cat"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGRTMIN + 1])  # the latter has no name in Python
+def test_a_node_that_ends_by_itself_is_told_and_can_be_started_again(clear: Testbed, number: int) -> None:
+    clear.run("p1/n3", ["pkill", f"-{int(number)}", "cat"])
     testbeds.wait_until(lambda: status(clear, "p1/n3").state is NodeState.ENDED, "the node has ended")
-    assert status(clear, "p1/n3").exit_code == -signal.SIGTERM
+    assert status(clear, "p1/n3").exit_code == -number
+    before = status(clear, "p1/n3").incarnation
     clear.restart("p1/n3")
-    assert status(clear, "p1/n3").incarnation == 2
+    assert status(clear, "p1/n3").incarnation == before + 1
     assert received(ping(clear, "p1/n3", "p1/n1")) == 3
 
 
@@ -533,6 +535,12 @@ def test_the_record_is_a_runs(testbed: Testbed, world: str) -> None:
     assert (manifest["kind"], manifest["status"], manifest["world"]) == ("up", "interrupted", world)
     assert (testbed.directory / "topology.yaml").read_text().startswith("\nname: shared")
     assert testbed.directory.parent.name == "up"
+
+
+def test_a_large_output_is_collected_without_copying_it_again_and_again(testbed: Testbed) -> None:
+    before_s = time.process_time()
+    assert len(testbed.run("p1/n1", ["head", "-c", "64M", "/dev/zero"]).stdout) == 64 << 20
+    assert time.process_time() - before_s < 1
 
 
 def test_what_a_node_says_is_in_its_log(places: Path, tmp_path: Path) -> None:

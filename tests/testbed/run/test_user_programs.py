@@ -15,6 +15,7 @@ from netem.errors import FabricError
 from node.registry import PROTOCOLS
 from testbed.console import Console
 from testbed.paths import ROOT
+from testbed.run import fleet
 from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.spec import experiment as spec
 from tests.collector import strict
@@ -214,6 +215,15 @@ def test_programs_know_the_nodes_by_name(world: str, tmp_path: Path) -> None:
 def test_a_program(program: str, end: tuple[int, bool], tmp_path: Path) -> None:
     manifest, _ = run(f"{HEAD}program: {program}\n", tmp_path)
     assert [(node["exit"], node["killed"]) for node in manifest["nodes"]] == [end] * 3
+
+
+def test_a_restart_may_take_as_long_as_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "RESTART_TIMEOUT_S", 0.2)
+    script = "if [ -e was ]; then sleep 1; fi; touch was; echo up; exec sleep 60"
+    program = f"program: {{command: \"bash -c '{script}'\", ready: {{line: up, within: 20 s}}}}\n"
+    fault = "faults: {at: 100 ms, for: 100 ms, crash: {targets: p1/n1}}\n"
+    manifest, _ = run(HEAD + program + fault, tmp_path)
+    assert [node["incarnation"] for node in manifest["nodes"]] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
