@@ -9,8 +9,8 @@ experiment and its file.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import yaml
@@ -289,6 +289,12 @@ def yaml_of(scenario: Scenario) -> str:
         _block(scenario), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120
     )
     return text
+
+
+def each_member(scenario: Scenario, change: Callable[[Member], Member]) -> Scenario:
+    """The scenario with each member changed, in their order."""
+    segments = (replace(segment, members=tuple(map(change, segment.members))) for segment in scenario.segments)
+    return replace(scenario, segments=tuple(segments))
 
 
 def names_of(scenario: Scenario) -> dict[int, str]:

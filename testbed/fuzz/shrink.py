@@ -16,7 +16,19 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from testbed.fuzz.draw import is_fair
-from testbed.fuzz.scenario import ClockShift, Crash, Cut, Fault, LinkCut, Member, OneWayCut, Scenario, Segment, clash
+from testbed.fuzz.scenario import (
+    ClockShift,
+    Crash,
+    Cut,
+    Fault,
+    LinkCut,
+    Member,
+    OneWayCut,
+    Scenario,
+    Segment,
+    clash,
+    each_member,
+)
 from testbed.spec.raw import Dissemination, Parameter
 from topologies.formats.errors import InputError
 from topologies.model import CLEAR, Impairment
@@ -121,7 +133,7 @@ def with_submissions(scenario: Scenario, submissions: Sequence[tuple[int, int]])
     for at_ns, member in sorted(submissions):
         instants[member].append(at_ns)
     parts = iter(instants)
-    return _each_member(scenario, lambda member: replace(member, submissions_ns=tuple(next(parts))))
+    return each_member(scenario, lambda member: replace(member, submissions_ns=tuple(next(parts))))
 
 
 def without_member(scenario: Scenario, gone: int) -> Scenario:
@@ -183,12 +195,12 @@ def _fewer_segments(scenario: Scenario) -> Iterator[Scenario]:
 
 def _clearer(scenario: Scenario) -> Iterator[Scenario]:
     """Ports with fewer impairments: none at all, none of one member, one field less everywhere; or a plain delay."""
-    yield _each_member(
+    yield each_member(
         scenario, lambda member: replace(member, to_node=CLEAR, from_node=CLEAR, offset_ns=0, drift_ppm=0)
     )
     delay = Impairment(delay_ns=MILLISECOND)
     if any(member.to_node not in (CLEAR, delay) for member in scenario.members):
-        yield _each_member(scenario, lambda member: replace(member, to_node=delay, from_node=CLEAR))
+        yield each_member(scenario, lambda member: replace(member, to_node=delay, from_node=CLEAR))
     for position, member in enumerate(scenario.members):
         for simpler in (
             replace(member, to_node=CLEAR), replace(member, from_node=CLEAR),
@@ -197,7 +209,7 @@ def _clearer(scenario: Scenario) -> Iterator[Scenario]:
             if simpler != member:
                 yield _with_member(scenario, position, simpler)
     for names in _FIELDS:
-        yield _each_member(scenario, lambda member, names=names: _cleared(member, names))  # type: ignore[misc]
+        yield each_member(scenario, lambda member, names=names: _cleared(member, names))  # type: ignore[misc]
 
 
 _FIELDS = (
@@ -280,7 +292,7 @@ def _moved(scenario: Scenario, move: Callable[[int], int]) -> Scenario:
         faults.append(replace(fault, at_ns=at_ns, for_ns=for_ns))
     if _collide(faults):
         return scenario
-    moved = _each_member(
+    moved = each_member(
         scenario,
         lambda member: replace(
             member,
@@ -300,14 +312,9 @@ def _collide(faults: Sequence[Fault]) -> bool:
     return any(clash(one, other) for one, other in itertools.combinations(faults, 2))
 
 
-def _each_member(scenario: Scenario, change: Callable[[Member], Member]) -> Scenario:
-    segments = (replace(segment, members=tuple(map(change, segment.members))) for segment in scenario.segments)
-    return replace(scenario, segments=tuple(segments))
-
-
 def _with_member(scenario: Scenario, position: int, member: Member) -> Scenario:
     places = iter(range(len(scenario.members)))
-    return _each_member(scenario, lambda one: member if next(places) == position else one)
+    return each_member(scenario, lambda one: member if next(places) == position else one)
 
 
 def _with_segment(scenario: Scenario, position: int, segment: Segment) -> Scenario:
