@@ -268,10 +268,7 @@ def _records(incarnation: IncarnationRun) -> Sequence[Raw]:
 def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> Iterator[Failure]:
     for kind, finding in findings.items():
         if finding.verdict is Verdict.FAIL:
-            sentence = f"{finding.violations} violations"
-            if finding.witness is not None:
-                sentence = finding.witness.sentence(names)
-            yield Failure(kind=kind.value, sentence=sentence)
+            yield Failure(kind=kind.value, sentence=finding.sentence(names))
 
 
 def _disputed(scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
