@@ -585,12 +585,8 @@ def _unreported(scenario: Scenario, simulation: Simulation, findings: Mapping[Pr
     if scenario.parameters.get("initially_granted"):
         wanted.append((Property.MUTUAL_EXCLUSION.value, MutexReport.HOLDS))
     for what, code in wanted:
-        if not any(_count(one, code) for one in members):
+        if not any(row[:2] == (Event.REPORT, code) for one in members for row in one.records):
             yield Failure(kind="untold", sentence=f"{what}: no member makes a report {code.name}", where=what)
-
-
-def _count(incarnation: IncarnationRun, code: int) -> int:
-    return sum(row[:2] == (Event.REPORT, code) for row in incarnation.records)
 
 
 def _last_view(incarnation: IncarnationRun, timelines: Sequence[membership.Timeline], members: int) -> frozenset[int]:

@@ -109,8 +109,7 @@ class _Search:
 
     def _take(self, candidate: Scenario) -> bool:
         """Whether it fails, with its own seed or another; if so it becomes the best."""
-        clashes = any(clash(*pair) for pair in itertools.combinations(candidate.faults, 2))
-        if candidate == self.best or clashes or not is_fair(candidate):
+        if candidate == self.best or _collide(candidate.faults) or not is_fair(candidate):
             return False
         for seed in dict.fromkeys((candidate.seed, *OTHER_SEEDS)):
             tried = replace(candidate, seed=seed)
