@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, TypeGuard
+from typing import Any
 
 from node.registry import PROTOCOLS
 from testbed.fuzz import ranges
@@ -151,9 +151,8 @@ def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = 
             if abs(fault.step_ns) > STEP_NS and fault.end_ns >= since_ns:
                 return frozenset(range(len(scenario.members)))
             continue
-        is_final = isinstance(fault, Crash) and fault.is_final
         is_long = isinstance(fault, Crash | Leave) or fault.for_ns > SHORT_NS
-        if is_final or (is_long and fault.end_ns >= since_ns):
+        if fault.is_final or (is_long and fault.end_ns >= since_ns):
             found |= fault.members
     return frozenset(found)
 
@@ -161,7 +160,10 @@ def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = 
 def gone_of(scenario: Scenario) -> frozenset[int]:
     """Victims that may not come back: killed without a restart, or silent until they are excluded."""
     return frozenset(
-        fault.member for fault in scenario.faults if (isinstance(fault, Crash) and fault.is_final) or _is_long(fault)
+        member
+        for fault in scenario.faults
+        if fault.is_final or (isinstance(fault, Freeze) and fault.for_ns > SHORT_NS)
+        for member in fault.members
     )
 
 
@@ -169,10 +171,6 @@ def _parts_of(scenario: Scenario) -> tuple[frozenset[int], ...]:
     """The members of each partition."""
     numbers = iter(range(len(scenario.members)))
     return tuple(frozenset(next(numbers) for _ in segment.members) for segment in scenario.segments)
-
-
-def _is_long(fault: Fault) -> TypeGuard[Freeze]:
-    return isinstance(fault, Freeze) and fault.for_ns > SHORT_NS
 
 
 # Network.

@@ -77,6 +77,11 @@ class Disturbance:
         return self.at_ns + self.for_ns
 
     @property
+    def is_final(self) -> bool:
+        """Whether its members never come back."""
+        return False
+
+    @property
     def members(self) -> frozenset[int]:
         """Members that it affects."""
         raise NotImplementedError
@@ -220,7 +225,7 @@ def clash(one: Fault, other: Fault, *, gap_ns: int = 0) -> bool:
             return False
         if isinstance(second, Crash) and second.at_ns > first.at_ns:
             return False
-    if isinstance(first, Crash) and first.is_final:
+    if first.is_final:
         return True
     return second.at_ns <= first.end_ns + gap_ns
 
@@ -406,7 +411,7 @@ def _link(position: int) -> str:
 
 def _fault_block(fault: Fault, names: Mapping[int, str]) -> dict[str, Any]:
     block: dict[str, Any] = {"at": units.format_duration(fault.at_ns)}
-    if not (isinstance(fault, Crash) and fault.is_final):
+    if not fault.is_final:
         block["for"] = units.format_duration(fault.for_ns)
     match fault:
         case Cut(sides=sides):

@@ -250,7 +250,7 @@ def _fewer_parameters(parameters: Mapping[str, Parameter]) -> Iterator[dict[str,
 def _shorter(scenario: Scenario) -> Iterator[Scenario]:
     """A fault half as long; a crash for good instead of a restart; a clock that only jumps, half as far."""
     for position, fault in enumerate(scenario.faults):
-        if fault.for_ns > MILLISECOND // 4 and not _is_final(fault):
+        if fault.for_ns > MILLISECOND // 4 and not fault.is_final:
             yield _with_fault(scenario, position, replace(fault, for_ns=fault.for_ns // 2))
         if isinstance(fault, Crash) and not fault.is_final:
             yield _with_fault(scenario, position, replace(fault, is_final=True, for_ns=MILLISECOND))
@@ -287,7 +287,7 @@ def _moved(scenario: Scenario, move: Callable[[int], int]) -> Scenario:
     faults: list[Fault] = []
     for fault in scenario.faults:
         at_ns = move(fault.at_ns)
-        for_ns = fault.for_ns if _is_final(fault) else max(move(fault.end_ns) - at_ns, MILLISECOND // 10)
+        for_ns = fault.for_ns if fault.is_final else max(move(fault.end_ns) - at_ns, MILLISECOND // 10)
         faults.append(replace(fault, at_ns=at_ns, for_ns=for_ns))
     if _collide(faults):
         return scenario
@@ -300,10 +300,6 @@ def _moved(scenario: Scenario, move: Callable[[int], int]) -> Scenario:
         ),
     )
     return replace(moved, faults=tuple(faults))
-
-
-def _is_final(fault: Fault) -> bool:
-    return isinstance(fault, Crash) and fault.is_final
 
 
 def _collide(faults: Sequence[Fault]) -> bool:
