@@ -10,14 +10,14 @@ Pure functions for both worlds: a run directory through analysis.summary, a run 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis.metrics.anomalies import opposite_pairs
-from analysis.metrics.figures import quantiles
+from analysis.metrics.figures import greatest, quantiles
 from analysis.metrics.ordering_records import INCARNATION_BITS, LEFT, Ints, Records, Span, Truths
 from collector.records import Event, Kind, Level, Notice
 
@@ -51,8 +51,8 @@ def section(
         "seconds": load.seconds,
         **_figures(loaded, finals, list(still_ns.values()), load, members=len(members)),
         "switches": sum(epoch["switch_ms"] is not None for epoch in listed),
-        "switch_max_ms": _greatest(epoch["switch_ms"] for epoch in listed),
-        "pause_max_ms": _greatest(epoch["pause_ms"] for epoch in listed),
+        "switch_max_ms": greatest(epoch["switch_ms"] for epoch in listed),
+        "pause_max_ms": greatest(epoch["pause_ms"] for epoch in listed),
         "optimistic": optimistic_order(records),
         "implausible": int(is_implausible.sum()),
         "by_member": [
@@ -143,10 +143,6 @@ def _estimates(loaded: Records, place: Ints, bins: int) -> list[dict[str, float]
         for row in np.flatnonzero(count).tolist():
             estimates[row][name] = float(total[row] / count[row])
     return estimates
-
-
-def _greatest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def optimistic_order(records: Records) -> dict[str, Any] | None:
