@@ -47,10 +47,6 @@ class RunFacts:
     """Incarnations whose end is on record."""
     departed: frozenset[Incarnation]
     """Those of them that the others excluded, or that left."""
-    excluded: Mapping[Incarnation, int]
-    """Excluded incarnations that did not leave, and the time at which they learnt of it."""
-    left: Mapping[Incarnation, int]
-    """Incarnations that left, and the time."""
     has_views: bool
     """Whether any incarnation records a view: then total order is judged view by view, not here."""
     crashed: frozenset[Incarnation]
