@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ from analysis.metrics import (
 from analysis.metrics.figures import others_until_ns
 from analysis.network import accuracy, addresses, conservation, fault_overlap
 from analysis.traffic import section as traffic
-from analysis.unexplained import circumstances_of, unexplained
+from analysis.unexplained import Circumstances, unexplained
 from collector.records import Level, Notice
 
 FORMAT = 1
@@ -99,13 +99,12 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
 
 
 @contextlib.contextmanager
-def _session(spark: SparkSession | None, capture: source.CaptureState | None, say: Say) -> Iterator[SparkSession]:
+def _session(spark: SparkSession | None, capture: source.CaptureState, say: Say) -> Iterator[SparkSession]:
     if spark is not None:
         yield spark
         return
     say("starting Spark")
-    is_long = capture is not None and capture.bytes > LONG_RUN_BYTES
-    with session.open_session(long_run=is_long) as opened:
+    with session.open_session(long_run=capture.bytes > LONG_RUN_BYTES) as opened:
         yield opened
 
 
@@ -119,6 +118,7 @@ class _Orders:
     latency: dict[str, Any]
     by_fault: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """Latency before, during and after each fault, by its id."""
+    timelines: Sequence[membership.Timeline] = ()
     asked_to_leave: Mapping[Incarnation, int] = field(default_factory=dict)
     """Result of membership.asked_to_leave."""
     deliveries_full: int = 0
@@ -217,6 +217,7 @@ class _Analysis:
             requests=requests,
             latency=latency,
             by_fault=by_fault,
+            timelines=timelines,
             asked_to_leave=asked,
             deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
             reported=self._reported(staged.notices, facts, findings)
@@ -441,11 +442,9 @@ class _Analysis:
         ]
         doubts = judgement.doubts(self.inputs, self.capture, staged, facts.mistakes)
         doubts += unexplained(
-            circumstances_of(self.inputs),
-            excluded=facts.excluded,
-            left=facts.left,
+            Circumstances(network=self.inputs.network, faults=self.inputs.faults, protocol=manifest.protocol),
+            orders.timelines,
             asked_to_leave=orders.asked_to_leave,
-            crashed=facts.crashed,
             views=results["views"],
             calls=results["calls"],
             start_ns=self.start_ns,

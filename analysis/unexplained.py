@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from analysis.checks.properties import Incarnation
 from analysis.checks.views import Lack, predicate
-from analysis.inputs import RunInputs
+from analysis.inputs import Protocol
+from analysis.metrics.membership import Timeline
 from analysis.requested_network import END_NS, Element, Network, RecordedFault, separated
-from collector.records import ViewReason
+from collector.records import EndReason, ViewReason
 from topologies.model import Direction, Impairment
 
 LEAST_LOSS_RATIO = 0.05
@@ -63,10 +64,7 @@ class Circumstances:
 
     network: Network
     faults: Sequence[RecordedFault]
-    suspect_after_ns: int
-    vote_ns: int
-    records_views: bool = True
-    """Whether the run's members, if they have views, record them."""
+    protocol: Protocol
     _effective_ns: Mapping[int, int] = field(init=False, default_factory=dict)
     """By id of a fault."""
     _silencing: Sequence[tuple[RecordedFault, int]] = field(init=False, default=())
@@ -87,19 +85,19 @@ class Circumstances:
 
     @property
     def _aftermath_ns(self) -> int:
-        return AFTERMATH * self.suspect_after_ns
+        return AFTERMATH * self.protocol.suspect_after_ns
 
     @property
     def least_silence_ns(self) -> int:
         """Shortest silence that may explain a suspicion."""
-        return max(1, self.suspect_after_ns // LEAST_PART)
+        return max(1, self.protocol.suspect_after_ns // LEAST_PART)
 
     @property
     def may_fail_calls(self) -> bool:
         """Whether any silence of the run may explain that calls are given up: a machine is suspected, or votes late."""
         elements, pairs = self.silences((fault for fault, _ in self._silencing), self.own_silences(0))
         longest_ns = max((*elements.values(), *pairs.values()), default=0)
-        return longest_ns >= min(self.least_silence_ns, max(1, self.vote_ns // LEAST_PART))
+        return longest_ns >= min(self.least_silence_ns, max(1, self.protocol.vote_ns // LEAST_PART))
 
     def node_name(self, member: int) -> str:
         found = next((node.name for node in self.network.topology.nodes() if node.index == member), None)
@@ -155,7 +153,7 @@ class Circumstances:
         if fault.kind == "clock":
             # It makes a timer early or late. Its end sets the clock back by all that the drift has added; without an
             # end a timer of `suspect_after` is off by the drift alone.
-            drifts_ns = self.suspect_after_ns if fault.until_id is None else lasts_ns
+            drifts_ns = self.protocol.suspect_after_ns if fault.until_id is None else lasts_ns
             return abs(fault.step_ns) + round(abs(fault.drift_ppm) * drifts_ns / 1e6)
         return lasts_ns
 
@@ -185,32 +183,22 @@ class Circumstances:
         return lambda a, b: silence_ns(a, b) < least_ns and silence_ns(b, a) < least_ns
 
 
-def circumstances_of(inputs: RunInputs) -> Circumstances:
-    protocol = inputs.manifest.protocol
-    return Circumstances(
-        network=inputs.network,
-        faults=inputs.faults,
-        suspect_after_ns=protocol.suspect_after_ns,
-        vote_ns=protocol.vote_ns,
-        records_views=protocol.records_views,
-    )
-
-
 def unexplained(
     circumstances: Circumstances,
+    timelines: Sequence[Timeline],
     *,
-    excluded: Mapping[Incarnation, int],
-    left: Mapping[Incarnation, int],
     asked_to_leave: Mapping[Incarnation, int],
-    crashed: Collection[Incarnation],
     views: Mapping[str, Any] | None,
     calls: Mapping[str, Any] | None,
     start_ns: int,
 ) -> list[str]:
-    """A sentence for each unexplained event. `excluded`, `left`: the time of the record; `asked_to_leave`: the time of
-    the fault; `crashed`: incarnations whose end is not on record; `views`, `calls`: sections of the summary, whose
-    times count from `start_ns`.
+    """A sentence for each unexplained event. `asked_to_leave`: the time of the fault; `views`, `calls`: sections of the
+    summary, whose times count from `start_ns`.
     """
+    ended = [one for one in timelines if one.has_ended]
+    left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}
+    excluded = {one.incarnation: one.last_ns for one in ended if one.incarnation not in left}
+    crashed = [one.incarnation for one in timelines if one.end_detail < 0]
     return [
         *_leavings(circumstances, left, asked_to_leave),
         *_exclusions(circumstances, excluded, views, start_ns, {*left, *asked_to_leave, *crashed}),
@@ -242,7 +230,7 @@ def _exclusions(
     leaves a member out, it cannot have been excluded. One that a view leaves out has been excluded, also if it did not
     learn of it; not if it is of `others`.
     """
-    if views is None and circumstances.records_views:
+    if views is None and circumstances.protocol.records_views:
         yield from (f"{circumstances.named(one)} was excluded, but no view was recorded" for one in sorted(excluded))
         return
     changes = {

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from analysis.capture.source import FORMAT, inspect
 from analysis.engine import session
 from analysis.live.counts import Live, ports_of_capture
-from analysis.live.query import Batch, follow
+from analysis.live.query import follow
 from benchmarks.bench_analysis import made_run
 from benchmarks.rows import Row, Watch, at_most
 from collector.parse import frames_in, read_interfaces
@@ -73,28 +74,29 @@ def _batches(spark: SparkSession, capture: Path, directory: Path, seconds: int) 
             if time.monotonic() > deadline:
                 raise TimeoutError(f"at byte {following.byte:,} of {len(whole):,} after {TIMEOUT_S:.0f} s")
             time.sleep(PIECE_S)
-        took, snapshot = following.batches, following.snapshot(has_ended=True)
+        (query,) = spark.streams.active
+        took = [progress for progress in query.recentProgress if progress.numInputRows]
+        snapshot = following.snapshot(has_ended=True)
     writer.join()
-    warm = [batch.seconds for batch in took[WARM_BATCHES:]] or [batch.seconds for batch in took]
+    seconds_of = [progress.batchDuration / 1000 for progress in took]
+    warm = seconds_of[WARM_BATCHES:] or seconds_of
     what = f"one micro-batch of a capture that grows by {FRAMES_PER_S:,} frames/s"
     note = f"{len(warm)} batches behind the first {WARM_BATCHES}; median of each part: {_parts(took[WARM_BATCHES:])}"
     yield watch.row("stream.batch", f"{what}, median", "s", float(np.median(warm)), bar=at_most(BAR_S), note=note)
     yield watch.row("stream.batch_max", f"{what}, slowest", "s", max(warm))
-    yield watch.row("stream.first", "the first micro-batch of a look", "s", took[0].seconds)
+    yield watch.row("stream.first", "the first micro-batch of a look", "s", seconds_of[0])
     lost = abs(snapshot.frames - inspect(capture).frames)
     yield watch.row("stream.uncounted", "frames that a look did not count", "frames", lost, bar=at_most(0))
 
 
-def _parts(taken: Sequence[Batch]) -> str:
+def _parts(taken: Sequence[StreamingQueryProgress]) -> str:
     """Median duration of each phase of a batch, by Spark's names."""
-    phases: dict[str, list[float]] = {}
-    for batch in taken:
-        for name, seconds in batch.phases_s.items():
-            phases.setdefault(name, []).append(seconds)
-    medians = {name: float(np.median(seconds)) for name, seconds in phases.items()}
-    return ", ".join(
-        f"{name} {1000 * value:.0f} ms" for name, value in sorted(medians.items(), key=lambda one: -one[1])
-    )
+    phases: dict[str, list[int]] = {}
+    for progress in taken:
+        for name, took_ms in progress.durationMs.items():
+            phases.setdefault(name, []).append(took_ms)
+    medians = {name: float(np.median(took_ms)) for name, took_ms in phases.items()}
+    return ", ".join(f"{name} {value:.0f} ms" for name, value in sorted(medians.items(), key=lambda one: -one[1]))
 
 
 def _restart(spark: SparkSession, capture: Path, directory: Path) -> Row:

@@ -386,6 +386,7 @@ def _summary(
         },
         "load": LOAD,
         "traffic": TRAFFIC,
+        "accuracy": {"verdict": "pass", "pass": 60, "fail": 0, "unknown": 0, "unexplained": 0},
         "links": list(_links(names, asked, faults, random)),
         "faults": [_met(fault) for fault in faults if not is_end(fault)],
         "conservation": list(_conservation(names, random)),

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from analysis.checks.incarnations import Walked
 from analysis.checks.properties import DELIVERY_PROPERTIES, Evidence, Incarnation, Property, is_judged
 from analysis.checks.sequences import NOT_COMPARED, Step
+from analysis.checks.synchrony import is_in
 from collector.records import Level
 
 BY_MESSAGE = tuple(kind for kind in DELIVERY_PROPERTIES if kind is not Property.CAUSAL)
@@ -46,10 +47,6 @@ class RunFacts:
     """Incarnations whose end is on record."""
     departed: frozenset[Incarnation]
     """Those of them that the others excluded, or that left."""
-    excluded: Mapping[Incarnation, int]
-    """Excluded incarnations that did not leave, and the time at which they learnt of it."""
-    left: Mapping[Incarnation, int]
-    """Incarnations that left, and the time."""
     has_views: bool
     """Whether any incarnation records a view: then total order is judged view by view, not here."""
     crashed: frozenset[Incarnation]
@@ -167,11 +164,9 @@ def merged(parts: Iterable[Ints]) -> Ints:
     """Distinct values, ascending. Most parts have nothing new, so each is looked up in those before."""
     known = np.empty(0, np.int64)
     for part in parts:
-        place = np.minimum(np.searchsorted(known, part), max(len(known) - 1, 0))
-        fresh = part if not len(known) else part[known[place] != part]
+        fresh = part[~is_in(part, known)]
         if len(fresh):
-            known = np.sort(np.concatenate([known, fresh]))
-            known = known[np.concatenate([[True], known[1:] != known[:-1]])]
+            known = np.union1d(known, fresh)
     return known
 
 

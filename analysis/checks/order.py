@@ -42,7 +42,7 @@ from analysis.checks.properties import (
 )
 from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, IncarnationFacts, Step, decode, decode_payload
 from analysis.checks.views import present_at_the_end
-from collector.records import EndReason, Level
+from collector.records import Level
 
 
 def run_facts(
@@ -72,12 +72,6 @@ def run_facts(
         },
         ended=departed.union(stops),
         departed=departed,
-        excluded={
-            one.incarnation: one.last_ns for one in incarnations if one.has_ended and one.end_detail != EndReason.LEFT
-        },
-        left={
-            one.incarnation: one.last_ns for one in incarnations if one.has_ended and one.end_detail == EndReason.LEFT
-        },
         has_views=any(one.views.installations for one in incarnations),
         crashed=frozenset(one.incarnation for one in incarnations if one.end_detail < 0),
         missing_records=sum(one.missing_records for one in incarnations),

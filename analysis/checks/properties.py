@@ -200,6 +200,10 @@ class Finding:
     reason: str = ""
     witness: Witness | None = None
 
+    def sentence(self, names: Mapping[int, str]) -> str:
+        """Sentence about its violations, with the members' names."""
+        return self.witness.sentence(names) if self.witness is not None else f"{self.violations} violations"
+
 
 class Tally(NamedTuple):
     """Counts of a checker, before the evidence is considered. `excuse`: why some items cannot be judged."""

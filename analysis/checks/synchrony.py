@@ -229,10 +229,10 @@ class _Judge:
                 messages = (
                     incarnation.messages(number) if incarnation.count and not incarnation.survives(number) else _NOTHING
                 )
-                is_void = ~_is_in(messages, known)
-                if _is_in(messages[is_void], self._repeated).any():
+                is_void = ~is_in(messages, known)
+                if is_in(messages[is_void], self._repeated).any():
                     earlier = [one.messages(before) for one in survivors for before in numbers if before < number]
-                    is_void &= ~_is_in(messages, _union(earlier))
+                    is_void &= ~is_in(messages, _union(earlier))
                 if is_void.any():
                     void[incarnation.name] = is_void
         return _View(number, survivors, void)
@@ -313,7 +313,7 @@ class _Judge:
                 if part.start == part.stop:
                     continue
                 members = [] if one is None else sorted(member.code for member in one.members)
-                is_member = _is_in(self._run.origins(incarnation.message[part]), np.array(members, np.int64))
+                is_member = is_in(self._run.origins(incarnation.message[part]), np.array(members, np.int64))
                 wrong = part.start + np.flatnonzero(~is_member)
                 if len(wrong):
                     violations += len(wrong)
@@ -408,10 +408,10 @@ class _Judge:
         before = [(one, view.number) for one in elders for view in self._views if view.number < state]
         had = [one.messages(number) for one, number in before]
         if incarnation.has_ascending_views:  # it delivers from this view on, they delivered before
-            had = [messages[_is_in(messages, self._repeated)] for messages in had]
+            had = [messages[is_in(messages, self._repeated)] for messages in had]
         known = _union(had)
         rows = np.flatnonzero(
-            _is_in(incarnation.message, known) & (incarnation.record >= incarnation.views.state_record)
+            is_in(incarnation.message, known) & (incarnation.record >= incarnation.views.state_record)
         )
         if not len(rows):
             return _FINE
@@ -483,7 +483,7 @@ def _earliest(
 ) -> Iterator[_Delivery]:
     """Earliest delivery, not void, of any of these messages (ascending) in a view, if there is one."""
     rows = incarnation.rows(view)
-    is_wanted = _is_in(incarnation.message[rows], messages)
+    is_wanted = is_in(incarnation.message[rows], messages)
     rows = rows[is_wanted if void is None else is_wanted & ~void]
     if len(rows):
         yield _first_of(incarnation, rows, view)
@@ -541,7 +541,7 @@ def _not_in_all(lists: Sequence[Ints]) -> Ints:
     return np.asarray(values[counts < len(lists)])
 
 
-def _is_in(values: Ints, known: Ints) -> Mask:
+def is_in(values: Ints, known: Ints) -> Mask:
     """Mask of the values that are in `known`, which is ascending."""
     if not len(known):
         return np.zeros(len(values), np.bool_)

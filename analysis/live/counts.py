@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from analysis.capture.decode import CLASSES, class_of
+from analysis.checks.synchrony import is_in
 from analysis.network.addresses import MULTICAST_BIT
 from analysis.network.pairing import reached_by
 from collector.records import Event, Level, PortDirection
@@ -417,7 +418,7 @@ class _Datagrams:
     def offer(self, key: Ints, sent_ns: Ints, node: Ints, meant: Ints) -> None:
         """Add new datagrams; one that was added before is its sender's copy and counts once."""
         key, first = np.unique(key, return_index=True)
-        is_new = ~_contains(self.key, key)
+        is_new = ~is_in(key, self.key)
         key, first = key[is_new], first[is_new]
         order = np.argsort(np.concatenate([self.key, key]), kind="stable")
         self.key = np.concatenate([self.key, key])[order]
@@ -429,7 +430,7 @@ class _Datagrams:
 
     def arrive(self, key: Ints, node: Ints) -> tuple[Ints, Mask, Mask]:
         """Time at which each was sent, whether it is known, and whether it is the first copy for that node."""
-        is_known = _contains(self.key, key)
+        is_known = is_in(key, self.key)
         place = np.searchsorted(self.key, key[is_known])
         _, first = np.unique(place * self.arrived.shape[1] + node[is_known], return_index=True)
         is_first_here = np.zeros(len(place), np.bool_)
@@ -479,7 +480,7 @@ class _Messages:
     def pair(self) -> tuple[Ints, Ints, Ints]:
         """Time, node and latency of the deliveries whose submission is known."""
         key, at_ns, time_ns, node = self._delivers
-        is_known = _contains(self._submits[0], key)
+        is_known = is_in(key, self._submits[0])
         place = np.searchsorted(self._submits[0], key[is_known])
         latency_ns = at_ns[is_known] - self._submits[1][place]
         self._delivers = self._delivers[:, ~is_known]
@@ -502,13 +503,6 @@ def _youngest(columns: Ints, from_ns: int) -> Ints:
     if surplus > 0:
         kept = kept[:, np.sort(np.argsort(kept[2], kind="stable")[surplus:])]
     return kept
-
-
-def _contains(ascending: Ints, values: Ints) -> Mask:
-    if not len(ascending):
-        return np.zeros(len(values), np.bool_)
-    place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    return np.asarray(ascending[place] == values)
 
 
 def _datagram(rows: _Rows) -> Ints:

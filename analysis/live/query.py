@@ -12,8 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -28,14 +27,6 @@ from analysis.live.counts import COLUMNS, Live, Snapshot
 
 TRIGGER = "200 milliseconds"
 SECOND_NS = 10**9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Duration of one micro-batch with rows, in total and by Spark's names of its phases."""
-
-    seconds: float
-    phases_s: Mapping[str, float]
 
 
 class Following:
@@ -69,18 +60,6 @@ class Following:
             return 0
         offset = progress.sources[0].endOffset
         return int(json.loads(offset)[BYTE]) if offset and offset != "null" else 0
-
-    @property
-    def batches(self) -> tuple[Batch, ...]:
-        """Newest micro-batches with rows, at most the 100 that Spark keeps."""
-        return tuple(
-            Batch(
-                seconds=progress.batchDuration / 1000,
-                phases_s={name: took_ms / 1000 for name, took_ms in progress.durationMs.items()},
-            )
-            for progress in self._query.recentProgress
-            if progress.numInputRows
-        )
 
     @property
     def batch_s(self) -> float | None:

@@ -11,6 +11,11 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
+def greatest(values: Iterable[float | None]) -> float | None:
+    """The greatest of the known values; None: there are none."""
+    return max((value for value in values if value is not None), default=None)
+
+
 def moments(values_ms: Floats) -> dict[str, Any]:
     """`count`, `mean_ms` and `variance_ms2`."""
     if not len(values_ms):

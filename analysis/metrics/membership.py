@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from analysis import formatting as words
 from analysis.checks.properties import Incarnation, Incarnations, Raw
 from analysis.checks.views import Absent, Installation, ViewRecords, absent_at_the_end, last_view, views_of
+from analysis.metrics.figures import greatest
 from collector.records import EndReason, Event, ViewReason
 
 
@@ -66,10 +67,10 @@ def section(
     return {
         "installed": len(views),
         "last": views[-1].number,
-        "change_max_ms": _greatest(one["change_ms"] for one in listed),
-        "spread_max_ms": _greatest(one["last_ms"] - one["first_ms"] for one in listed),
-        "minority_max_ms": _greatest(one["for_ms"] for one in minorities),
-        "transfer_max_ms": _greatest(one["took_ms"] for one in transfers),
+        "change_max_ms": greatest(one["change_ms"] for one in listed),
+        "spread_max_ms": greatest(one["last_ms"] - one["first_ms"] for one in listed),
+        "minority_max_ms": greatest(one["for_ms"] for one in minorities),
+        "transfer_max_ms": greatest(one["took_ms"] for one in transfers),
         "excluded": sum(one["how"] == EndReason.EXCLUDED.name.lower() for one in ended),
         "left": sum(one["how"] == EndReason.LEFT.name.lower() for one in ended),
         "views": listed,
@@ -325,7 +326,3 @@ class _Rows(NamedTuple):
 
 
 _REASONS = frozenset(reason.value for reason in ViewReason)
-
-
-def _greatest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

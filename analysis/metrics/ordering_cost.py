@@ -10,15 +10,15 @@ Pure functions for both worlds: a run directory through analysis.summary, a run 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis.metrics.anomalies import opposite_pairs
-from analysis.metrics.figures import quantiles
-from analysis.metrics.ordering_records import INCARNATION_BITS, LEFT, Ints, Records, Span, Truths
+from analysis.metrics.figures import greatest, quantiles
+from analysis.metrics.ordering_records import INCARNATION_BITS, LEFT, Ints, Records, Span, Truths, begins
 from collector.records import Event, Kind, Level, Notice
 
 QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
@@ -51,8 +51,8 @@ def section(
         "seconds": load.seconds,
         **_figures(loaded, finals, list(still_ns.values()), load, members=len(members)),
         "switches": sum(epoch["switch_ms"] is not None for epoch in listed),
-        "switch_max_ms": _greatest(epoch["switch_ms"] for epoch in listed),
-        "pause_max_ms": _greatest(epoch["pause_ms"] for epoch in listed),
+        "switch_max_ms": greatest(epoch["switch_ms"] for epoch in listed),
+        "pause_max_ms": greatest(epoch["pause_ms"] for epoch in listed),
         "optimistic": optimistic_order(records),
         "implausible": int(is_implausible.sum()),
         "by_member": [
@@ -145,10 +145,6 @@ def _estimates(loaded: Records, place: Ints, bins: int) -> list[dict[str, float]
     return estimates
 
 
-def _greatest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
 def optimistic_order(records: Records) -> dict[str, Any] | None:
     """Order of the optimistic deliveries against the final order. `deliveries`: at all incarnations; `in_order`: share
     that were no stragglers; `inversions`: pairs per delivery. None: no message was delivered both optimistically and
@@ -177,9 +173,7 @@ def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
     """First deliveries at these levels, in each incarnation's order."""
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, levels))
     order = np.lexsort((rows.message, rows.recorder))  # stable
-    incarnation, message = rows.recorder[order], rows.message[order]
-    is_first = np.append(True, (np.diff(incarnation) != 0) | (np.diff(message) != 0))[: len(order)]
-    return rows.where(np.sort(order[is_first]))
+    return rows.where(np.sort(order[begins(rows.recorder[order], rows.message[order])]))
 
 
 def _order(shown: Ints, final: Ints) -> Ints:
@@ -215,8 +209,7 @@ def finals_of(records: Records) -> Finals:
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, (*OPTIMISTIC, *FOR_GOOD)))
     # Stable: within a message of an incarnation its rows stay in the order of their numbers.
     rows = rows.where(np.lexsort((rows.message, rows.recorder)))
-    is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = (np.diff(rows.recorder) != 0) | (np.diff(rows.message) != 0)
+    is_first = begins(rows.recorder, rows.message)
     group = np.cumsum(is_first) - 1
     return Finals(
         rows.recorder[is_first],
@@ -245,11 +238,11 @@ def gvt_still(records: Records, finals: Finals, load: Span) -> dict[int, int]:
     longest = dict[int, int]()
     for incarnation in np.unique(reports.recorder).tolist():
         rises = reports.where(reports.recorder == incarnation)
-        is_rise = np.ones(len(rises), np.bool_)
-        is_rise[1:] = np.diff(rises.value) != 0
         until_ns = min(load.end_ns, int(records.at_ns[records.recorder == incarnation].max()))
         still_ns = _still_ns(
-            finals.where(finals.recorder == incarnation), rises.at_ns[is_rise], Span(load.start_ns, until_ns)
+            finals.where(finals.recorder == incarnation),
+            rises.at_ns[begins(rises.value)],
+            Span(load.start_ns, until_ns),
         )
         if still_ns is not None:
             longest[incarnation] = still_ns
@@ -323,7 +316,7 @@ def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
     """Tenures of all incarnations. `otherwise`: protocol in force in a run without reports IN_FORCE. `records` is not
     empty.
     """
-    is_first = np.append(True, np.diff(records.recorder) != 0)
+    is_first = begins(records.recorder)
     is_last = np.append(is_first[1:], True)
     rows = np.flatnonzero(records.reports(Notice.IN_FORCE))
     protocol, number = protocol_names(records.extra[rows]), records.value[rows]

@@ -104,9 +104,15 @@ def from_trace(trace: Path) -> Records | None:
     recorder = (member << INCARNATION_BITS) | incarnation
     order = np.lexsort((record, recorder))
     # A repeated trace datagram holds nothing new.
-    is_new = np.append(True, (np.diff(recorder[order]) != 0) | (np.diff(record[order]) != 0))
-    order = order[is_new[: len(order)]]
+    order = order[begins(recorder[order], record[order])]
     return _records(recorder[order], *(column[order] for column in columns))
+
+
+def begins(*columns: Ints) -> Truths:
+    """Mask of the rows that differ from the row before in any of these columns; the first row does."""
+    found = np.ones(len(columns[0]), np.bool_)
+    found[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return found
 
 
 def from_incarnations(incarnations: Incarnations) -> Records | None:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from analysis import formatting as words
 from analysis import svg
-from analysis.checks.properties import ADDRESSED_TO_OBJECTS, Verdict, merge
+from analysis.checks.properties import ADDRESSED_TO_OBJECTS, Verdict
 from analysis.report import witness
 from analysis.report.headline import verdict_of
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
@@ -81,15 +81,13 @@ def explained(entry: Mapping[str, Any]) -> Verdict:
 
 
 def certificate(summary: Mapping[str, Any]) -> tuple[Verdict, str]:
-    """Verdict of the accuracy certificate, as in section `accuracy`, and a sentence: FAIL if frames are unexplained,
-    else the worst verdict of section `links`, UNKNOWN without any.
-    """
+    """Verdict of the accuracy certificate, and a sentence."""
     links = [verdict_of(link.get("verdict")) for link in words.objects(summary.get("links"))]
     intervals = verdict_counts(links, "interval", "as asked")
     if is_unnumbered(summary):
         intervals = f"{words.plural(len(links), 'interval')} not measured ({UNNUMBERED})"
     frames = conserved(summary)
-    verdict = Verdict.FAIL if Verdict.FAIL in frames else merge(links) if links else Verdict.UNKNOWN
+    verdict = verdict_of(words.mapping(summary.get("accuracy")).get("verdict"))
     return verdict, f"{intervals}; frames: {verdict_counts(frames, 'port direction', 'add up')}"
 
 

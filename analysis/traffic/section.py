@@ -325,19 +325,13 @@ class Measurement:
         return [str(node.name) for node in self.inputs.topology.nodes() if str(node.name) in ends]
 
     def _nodes(self, by_node: Sequence[PortTraffic]) -> Rows:
-        totals: dict[str, dict[str, int]] = {}
+        totals: dict[str, dict[str, Any]] = {}
         for row in by_node:
             node = self._owner(row.interface)
-            if node is None:
-                continue
-            entry = totals.setdefault(node, dict.fromkeys(_NODE_FIGURES, 0))
-            way = "received" if row.arrived else "sent"
-            entry[f"{way}_frames"] += row.frames
-            entry[f"{way}_bytes"] += row.wire_bytes
-        return [{"node": node, **totals[node]} for node in map(str, self._known()) if node in totals]
-
-    def _known(self) -> list[str]:
-        return [str(node.name) for node in self.inputs.topology.nodes()]
+            if node is not None:
+                _add(row, totals.setdefault(node, dict.fromkeys(_NODE_FIGURES, 0)))
+        names = (str(node.name) for node in self.inputs.topology.nodes())
+        return [{"node": name, **totals[name]} for name in names if name in totals]
 
     def _owner(self, interface: int) -> str | None:
         node = self.owners[interface] if 0 <= interface < len(self.owners) else None
@@ -380,15 +374,20 @@ class Measurement:
         for row in sorted(by_node, key=lambda row: (row.interface, row.span)):
             node, t_s = self._owner(row.interface), self._t_s(row.span)
             if node is not None:
-                entry = rows.setdefault((node, t_s), {"t_s": t_s, "node": node, **dict.fromkeys(_NODE_FIGURES, 0)})
-                way = "received" if row.arrived else "sent"
-                entry[f"{way}_frames"] += row.frames
-                entry[f"{way}_bytes"] += row.wire_bytes
+                nothing = {"t_s": t_s, "node": node, **dict.fromkeys(_NODE_FIGURES, 0)}
+                _add(row, rows.setdefault((node, t_s), nothing))
         return list(rows.values())
 
 
 _NODE_FIGURES: Final = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
 _PAIR_SCHEMA: Final = "low long, high long, protocol int, port int, is_cast boolean"
+
+
+def _add(row: PortTraffic, figures: dict[str, Any]) -> None:
+    """Add the frames of a port to the figures of its node."""
+    way = "received" if row.arrived else "sent"
+    figures[f"{way}_frames"] += row.frames
+    figures[f"{way}_bytes"] += row.wire_bytes
 
 
 def _added() -> list[Column]:

@@ -191,7 +191,7 @@ class Host:
         self._load_start_ns = load_start_ns
         self.is_started = True
         self._trace(Event.START)
-        self._tell_before(None)
+        self._tell_before()
         if not self.is_draining:
             self.application.begin()
         self._feed(self._core.on_start(self._now_ns()))
@@ -268,7 +268,7 @@ class Host:
             timer = self._schedule.pop_due(now_ns)
             if timer is None:
                 break
-            self._tell_before(None)
+            self._tell_before()
             self._feed(self._core.on_timer(timer, now_ns))
         for _ in range(REQUEST_BATCH):
             if not self._request():
@@ -284,7 +284,7 @@ class Host:
         queue = self.application.queue
         while queue and self._core.can_submit:
             self.is_wake_stale = True
-            self._tell_before(None)
+            self._tell_before()
             effects = self._core.on_submit(queue.popleft(), self._now_ns())
             if self._tells:
                 self.application.note_timestamp(self._core.timestamp)
@@ -304,7 +304,7 @@ class Host:
         """Leave the group for good; the workload ends. LocalError: this incarnation cannot leave, and why."""
         require(not self.has_ended, "it is no member of the group now")
         require(not self.is_leaving, "it is about to leave already")
-        self._tell_before(None)
+        self._tell_before()
         effects = self._core.leave(self._now_ns())
         self.is_leaving = True
         self.application.end()
@@ -429,9 +429,10 @@ class Host:
             self._shown_ns = self._read_clock(true_ns)
         return self._shown_ns
 
-    def _tell_before(self, kind: Kind | None) -> None:
+    def _tell_before(self) -> None:
+        """Before a call of the core without a message."""
         if self._before_call is not None:
-            self._before_call(kind)
+            self._before_call(None)
 
     # Out of the core.
 

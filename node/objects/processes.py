@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,10 +127,9 @@ class Spaces(Parts):
 
     def counters(self) -> dict[str, Any]:
         statuses = [one.status for one in self._processes]
-        dropped: dict[str, int] = {}
+        dropped = Counter[str]()
         for status in statuses:
-            for reason, count in status.get("dropped", {}).items():
-                dropped[reason] = dropped.get(reason, 0) + count
+            dropped.update(status.get("dropped", {}))
         return {
             **{name: self._past[name] + sum(status.get(name, 0) for status in statuses) for name in ADDED},
             **{name: max(status.get(name, 0) for status in statuses) for name in GREATEST},

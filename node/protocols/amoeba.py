@@ -176,7 +176,8 @@ class AmoebaCore(OrderCore):
         else:
             out.append(Send(target=self._sequencer, message=message))
 
-    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+    def _on_accepted(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        super()._on_accepted(message, now_ns, out)
         self._complete_log()
         self._tell_stored(out)
         self._deliver(out)

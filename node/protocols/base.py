@@ -84,8 +84,7 @@ class OrderCore(ViewCore):
         if reason is not None:
             return [Report.refusal(reason, message, source)]
         out: list[Effect] = []
-        self._handlers[message.kind](message, now_ns, out)
-        self._after_message(now_ns, out)
+        self._on_accepted(message, now_ns, out)
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
@@ -100,8 +99,9 @@ class OrderCore(ViewCore):
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         """Send `submission`, which has been checked."""
 
-    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
-        """Actions after every accepted message."""
+    def _on_accepted(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """Handle a message that is not refused."""
+        self._handlers[message.kind](message, now_ns, out)
 
     def _refusal(self, message: Message) -> DropReason | None:
         """The reason to refuse this message, of a known kind and of a member; None: it is taken. For a multicast this

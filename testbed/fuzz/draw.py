@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, TypeGuard
+from typing import Any
 
 from node.registry import PROTOCOLS
 from testbed.fuzz import ranges
@@ -35,6 +35,7 @@ from testbed.fuzz.scenario import (
     Slow,
     Worsening,
     clash,
+    each_member,
     is_too_early,
 )
 from testbed.spec.raw import Dissemination
@@ -91,14 +92,12 @@ def draw(protocol: str, seed: int) -> Scenario:
     scenario = Scenario(
         protocol=protocol,
         seed=seed,
-        segments=tuple(
-            replace(segment, members=tuple(replace(member, submissions_ns=next(loads)) for member in segment.members))
-            for segment in segments
-        ),
+        segments=segments,
         parameters=drawn.parameters,
         dissemination=rng.choice((Dissemination.MULTICAST, Dissemination.UNICAST)),
         size_bytes=rng.choice((8, 16, 64, 500, 1200, 1400)),
     )
+    scenario = each_member(scenario, lambda member: replace(member, submissions_ns=next(loads)))
     scenario = _with_simulated_networks(scenario, Random(f"{seed}/network/{protocol}"))  # noqa: S311 (as above)
     if scenario.dissemination is not Dissemination.MULTICAST:
         scenario = _with_room_for_a_fan_out(scenario)
@@ -152,9 +151,8 @@ def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = 
             if abs(fault.step_ns) > STEP_NS and fault.end_ns >= since_ns:
                 return frozenset(range(len(scenario.members)))
             continue
-        is_final = isinstance(fault, Crash) and fault.is_final
         is_long = isinstance(fault, Crash | Leave) or fault.for_ns > SHORT_NS
-        if is_final or (is_long and fault.end_ns >= since_ns):
+        if fault.is_final or (is_long and fault.end_ns >= since_ns):
             found |= fault.members
     return frozenset(found)
 
@@ -162,7 +160,10 @@ def victims_of(scenario: Scenario, *, since_ns: int = 0, until_ns: int | None = 
 def gone_of(scenario: Scenario) -> frozenset[int]:
     """Victims that may not come back: killed without a restart, or silent until they are excluded."""
     return frozenset(
-        fault.member for fault in scenario.faults if (isinstance(fault, Crash) and fault.is_final) or _is_long(fault)
+        member
+        for fault in scenario.faults
+        if fault.is_final or (isinstance(fault, Freeze) and fault.for_ns > SHORT_NS)
+        for member in fault.members
     )
 
 
@@ -170,10 +171,6 @@ def _parts_of(scenario: Scenario) -> tuple[frozenset[int], ...]:
     """The members of each partition."""
     numbers = iter(range(len(scenario.members)))
     return tuple(frozenset(next(numbers) for _ in segment.members) for segment in scenario.segments)
-
-
-def _is_long(fault: Fault) -> TypeGuard[Freeze]:
-    return isinstance(fault, Freeze) and fault.for_ns > SHORT_NS
 
 
 # Network.
@@ -209,18 +206,11 @@ def _with_room_for_a_fan_out(scenario: Scenario) -> Scenario:
         rate_bps, frames = max(bus.rate_bps, copies * COPIES_BPS), max(bus.queue_frames, copies)
         return replace(bus, rate_bps=rate_bps, queue_frames=frames)
 
-    segments = tuple(
-        replace(
-            segment,
-            bus=segment.bus and wide(segment.bus),
-            members=tuple(
-                replace(member, from_node=roomy(member.from_node), to_node=roomy(member.to_node))
-                for member in segment.members
-            ),
-        )
-        for segment in scenario.segments
+    segments = tuple(replace(segment, bus=segment.bus and wide(segment.bus)) for segment in scenario.segments)
+    return each_member(
+        replace(scenario, segments=segments),
+        lambda member: replace(member, from_node=roomy(member.from_node), to_node=roomy(member.to_node)),
     )
-    return replace(scenario, segments=segments)
 
 
 def _with_groups(scenario: Scenario) -> Scenario:
@@ -243,15 +233,9 @@ def _with_late_members(scenario: Scenario, rng: Random) -> Scenario:
     at_once_ns = rng.choice((rng.randrange(last_ns + 1), None, None))
     joins_ns = {member: rng.randrange(last_ns + 1) if at_once_ns is None else at_once_ns for member in late}
     places = itertools.count()
-    segments = tuple(
-        replace(
-            segment,
-            members=tuple(replace(member, joins_ns=joins_ns.get(next(places))) for member in segment.members),
-        )
-        for segment in scenario.segments
-    )
     faults = tuple(one for one in scenario.faults if not is_too_early(one, joins_ns, gap_ns=GAP_NS))
-    return replace(scenario, segments=segments, faults=faults)
+    changed = each_member(scenario, lambda member: replace(member, joins_ns=joins_ns.get(next(places))))
+    return replace(changed, faults=faults)
 
 
 def _segments(rng: Random) -> tuple[Segment, ...]:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.checks.linear import check_incarnations
-from analysis.checks.properties import VIEW_PROPERTIES, Finding, Incarnation, Property, Raw, Verdict
+from analysis.checks.properties import VIEW_PROPERTIES, Incarnation, Property, Raw, Verdict
 from node.core import Core, Membership, Submission
 from node.effects import Effect, Multicast, Report, Send, Timer
 from node.errors import RemoteError
@@ -314,7 +314,7 @@ class _Explorer:
         self._judged |= {kind for kind, finding in findings.items() if finding.verdict is not Verdict.UNKNOWN}
         for kind, finding in findings.items():
             if finding.verdict is Verdict.FAIL:
-                return Violation(kind=kind.value, sentence=sentence_of(finding), path=_path(state))
+                return Violation(kind=kind.value, sentence=finding.sentence({}), path=_path(state))
         for local in state.local_states:
             if not local.is_idle or local.queue:
                 sentence = f"nothing is left to happen, and member {local.member} is not idle"
@@ -354,11 +354,6 @@ class _Explorer:
             is_drained = local.is_idle and not local.queue
             incarnations[local.member].append(_record(Row(Event.STOP, int(is_drained)), state.depth + 1))
         return {Incarnation(member, FIRST_INCARNATION): records for member, records in incarnations.items()}
-
-
-def sentence_of(finding: Finding) -> str:
-    """The witness in words; members by number."""
-    return finding.witness.sentence({}) if finding.witness is not None else f"{finding.violations} violations"
 
 
 _PER_MEMBER = frozenset(

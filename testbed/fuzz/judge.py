@@ -268,10 +268,7 @@ def _records(incarnation: IncarnationRun) -> Sequence[Raw]:
 def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> Iterator[Failure]:
     for kind, finding in findings.items():
         if finding.verdict is Verdict.FAIL:
-            sentence = f"{finding.violations} violations"
-            if finding.witness is not None:
-                sentence = finding.witness.sentence(names)
-            yield Failure(kind=kind.value, sentence=sentence)
+            yield Failure(kind=kind.value, sentence=finding.sentence(names))
 
 
 def _disputed(scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
@@ -588,12 +585,8 @@ def _unreported(scenario: Scenario, simulation: Simulation, findings: Mapping[Pr
     if scenario.parameters.get("initially_granted"):
         wanted.append((Property.MUTUAL_EXCLUSION.value, MutexReport.HOLDS))
     for what, code in wanted:
-        if not any(_count(one, code) for one in members):
+        if not any(row[:2] == (Event.REPORT, code) for one in members for row in one.records):
             yield Failure(kind="untold", sentence=f"{what}: no member makes a report {code.name}", where=what)
-
-
-def _count(incarnation: IncarnationRun, code: int) -> int:
-    return sum(row[:2] == (Event.REPORT, code) for row in incarnation.records)
 
 
 def _last_view(incarnation: IncarnationRun, timelines: Sequence[membership.Timeline], members: int) -> frozenset[int]:

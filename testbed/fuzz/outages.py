@@ -107,12 +107,8 @@ def outages(scenario: Scenario, patience_ns: int, rng: Random) -> tuple[Fault, .
 def is_last(leave: Leave, faults: Iterable[Fault], count: int) -> bool:
     """Whether all other members may be away at this leave, which the last member cannot perform."""
     falls = [fault for fault in faults if isinstance(fault, Crash | Leave)]
-    away = {one.member for one in falls if one.at_ns <= leave.at_ns and (_is_final(one) or one.end_ns >= leave.at_ns)}
+    away = {one.member for one in falls if one.at_ns <= leave.at_ns and (one.is_final or one.end_ns >= leave.at_ns)}
     return len(away | {leave.member}) == count
-
-
-def _is_final(fault: Crash | Leave) -> bool:
-    return isinstance(fault, Crash) and fault.is_final
 
 
 def _outage(count: int, at_ns: int, for_ns: int, patience_ns: int, rng: Random) -> Iterator[Fault]:

@@ -132,10 +132,7 @@ def draw_parameters(protocol: str, rng: Random) -> Drawn:
     """Parameters and patience, drawn from `rng` alone."""
     parameters = _DRAWS[protocol](rng) if protocol in _DRAWS else _one_of(_CHOICES.get(protocol, {}), rng)
     patience_ns = DEFAULT_PATIENCE_NS
-    if protocol == "reliable":
-        parameters = reliable(rng) | _uniform(rng)
-        patience_ns = _patience(parameters)
-    elif "suspect_after_ns" in parameters:
+    if "suspect_after_ns" in parameters:
         patience_ns = _patience(parameters)
     elif "reliable" in PROTOCOLS[protocol].parameters:
         below = reliable(rng)
@@ -269,6 +266,7 @@ def _patience(parameters: Parameters) -> int:
 _DRAWS: Mapping[str, Callable[[Random], Parameters]] = {
     "co": _co_strictly_or_not,
     "lo": _co,
+    "reliable": lambda rng: reliable(rng) | _uniform(rng),
     "timewarp": _timewarp,
     "adaptive": _adaptive,
 }

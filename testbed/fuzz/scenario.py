@@ -9,8 +9,8 @@ experiment and its file.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import yaml
@@ -75,6 +75,11 @@ class Disturbance:
     @property
     def end_ns(self) -> int:
         return self.at_ns + self.for_ns
+
+    @property
+    def is_final(self) -> bool:
+        """Whether its members never come back."""
+        return False
 
     @property
     def members(self) -> frozenset[int]:
@@ -220,7 +225,7 @@ def clash(one: Fault, other: Fault, *, gap_ns: int = 0) -> bool:
             return False
         if isinstance(second, Crash) and second.at_ns > first.at_ns:
             return False
-    if isinstance(first, Crash) and first.is_final:
+    if first.is_final:
         return True
     return second.at_ns <= first.end_ns + gap_ns
 
@@ -289,6 +294,12 @@ def yaml_of(scenario: Scenario) -> str:
         _block(scenario), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120
     )
     return text
+
+
+def each_member(scenario: Scenario, change: Callable[[Member], Member]) -> Scenario:
+    """The scenario with each member changed, in their order."""
+    segments = (replace(segment, members=tuple(map(change, segment.members))) for segment in scenario.segments)
+    return replace(scenario, segments=tuple(segments))
 
 
 def names_of(scenario: Scenario) -> dict[int, str]:
@@ -400,7 +411,7 @@ def _link(position: int) -> str:
 
 def _fault_block(fault: Fault, names: Mapping[int, str]) -> dict[str, Any]:
     block: dict[str, Any] = {"at": units.format_duration(fault.at_ns)}
-    if not (isinstance(fault, Crash) and fault.is_final):
+    if not fault.is_final:
         block["for"] = units.format_duration(fault.for_ns)
     match fault:
         case Cut(sides=sides):

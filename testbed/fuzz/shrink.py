@@ -16,7 +16,19 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from testbed.fuzz.draw import is_fair
-from testbed.fuzz.scenario import ClockShift, Crash, Cut, Fault, LinkCut, Member, OneWayCut, Scenario, Segment, clash
+from testbed.fuzz.scenario import (
+    ClockShift,
+    Crash,
+    Cut,
+    Fault,
+    LinkCut,
+    Member,
+    OneWayCut,
+    Scenario,
+    Segment,
+    clash,
+    each_member,
+)
 from testbed.spec.raw import Dissemination, Parameter
 from topologies.formats.errors import InputError
 from topologies.model import CLEAR, Impairment
@@ -97,8 +109,7 @@ class _Search:
 
     def _take(self, candidate: Scenario) -> bool:
         """Whether it fails, with its own seed or another; if so it becomes the best."""
-        clashes = any(clash(*pair) for pair in itertools.combinations(candidate.faults, 2))
-        if candidate == self.best or clashes or not is_fair(candidate):
+        if candidate == self.best or _collide(candidate.faults) or not is_fair(candidate):
             return False
         for seed in dict.fromkeys((candidate.seed, *OTHER_SEEDS)):
             tried = replace(candidate, seed=seed)
@@ -121,7 +132,7 @@ def with_submissions(scenario: Scenario, submissions: Sequence[tuple[int, int]])
     for at_ns, member in sorted(submissions):
         instants[member].append(at_ns)
     parts = iter(instants)
-    return _each_member(scenario, lambda member: replace(member, submissions_ns=tuple(next(parts))))
+    return each_member(scenario, lambda member: replace(member, submissions_ns=tuple(next(parts))))
 
 
 def without_member(scenario: Scenario, gone: int) -> Scenario:
@@ -183,12 +194,12 @@ def _fewer_segments(scenario: Scenario) -> Iterator[Scenario]:
 
 def _clearer(scenario: Scenario) -> Iterator[Scenario]:
     """Ports with fewer impairments: none at all, none of one member, one field less everywhere; or a plain delay."""
-    yield _each_member(
+    yield each_member(
         scenario, lambda member: replace(member, to_node=CLEAR, from_node=CLEAR, offset_ns=0, drift_ppm=0)
     )
     delay = Impairment(delay_ns=MILLISECOND)
     if any(member.to_node not in (CLEAR, delay) for member in scenario.members):
-        yield _each_member(scenario, lambda member: replace(member, to_node=delay, from_node=CLEAR))
+        yield each_member(scenario, lambda member: replace(member, to_node=delay, from_node=CLEAR))
     for position, member in enumerate(scenario.members):
         for simpler in (
             replace(member, to_node=CLEAR), replace(member, from_node=CLEAR),
@@ -197,7 +208,7 @@ def _clearer(scenario: Scenario) -> Iterator[Scenario]:
             if simpler != member:
                 yield _with_member(scenario, position, simpler)
     for names in _FIELDS:
-        yield _each_member(scenario, lambda member, names=names: _cleared(member, names))  # type: ignore[misc]
+        yield each_member(scenario, lambda member, names=names: _cleared(member, names))  # type: ignore[misc]
 
 
 _FIELDS = (
@@ -239,7 +250,7 @@ def _fewer_parameters(parameters: Mapping[str, Parameter]) -> Iterator[dict[str,
 def _shorter(scenario: Scenario) -> Iterator[Scenario]:
     """A fault half as long; a crash for good instead of a restart; a clock that only jumps, half as far."""
     for position, fault in enumerate(scenario.faults):
-        if fault.for_ns > MILLISECOND // 4 and not _is_final(fault):
+        if fault.for_ns > MILLISECOND // 4 and not fault.is_final:
             yield _with_fault(scenario, position, replace(fault, for_ns=fault.for_ns // 2))
         if isinstance(fault, Crash) and not fault.is_final:
             yield _with_fault(scenario, position, replace(fault, is_final=True, for_ns=MILLISECOND))
@@ -276,11 +287,11 @@ def _moved(scenario: Scenario, move: Callable[[int], int]) -> Scenario:
     faults: list[Fault] = []
     for fault in scenario.faults:
         at_ns = move(fault.at_ns)
-        for_ns = fault.for_ns if _is_final(fault) else max(move(fault.end_ns) - at_ns, MILLISECOND // 10)
+        for_ns = fault.for_ns if fault.is_final else max(move(fault.end_ns) - at_ns, MILLISECOND // 10)
         faults.append(replace(fault, at_ns=at_ns, for_ns=for_ns))
     if _collide(faults):
         return scenario
-    moved = _each_member(
+    moved = each_member(
         scenario,
         lambda member: replace(
             member,
@@ -291,23 +302,14 @@ def _moved(scenario: Scenario, move: Callable[[int], int]) -> Scenario:
     return replace(moved, faults=tuple(faults))
 
 
-def _is_final(fault: Fault) -> bool:
-    return isinstance(fault, Crash) and fault.is_final
-
-
 def _collide(faults: Sequence[Fault]) -> bool:
     """Whether two of them clash."""
     return any(clash(one, other) for one, other in itertools.combinations(faults, 2))
 
 
-def _each_member(scenario: Scenario, change: Callable[[Member], Member]) -> Scenario:
-    segments = (replace(segment, members=tuple(map(change, segment.members))) for segment in scenario.segments)
-    return replace(scenario, segments=tuple(segments))
-
-
 def _with_member(scenario: Scenario, position: int, member: Member) -> Scenario:
     places = iter(range(len(scenario.members)))
-    return _each_member(scenario, lambda one: member if next(places) == position else one)
+    return each_member(scenario, lambda one: member if next(places) == position else one)
 
 
 def _with_segment(scenario: Scenario, position: int, segment: Segment) -> Scenario:

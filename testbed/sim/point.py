@@ -25,16 +25,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from analysis import inputs, judgement
 from analysis.checks.linear import JudgedRun, check_run, judged_run
-from analysis.checks.properties import Incarnation, Property, Verdict
+from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
 from analysis.metrics.figures import others_until_ns
 from analysis.metrics.offered import FROM_NODE, TO_NODE, Load, Sent
 from analysis.network.addresses import MULTICAST_BIT, Flow, ip_number
-from analysis.requested_network import Network, RecordedFault, build
+from analysis.requested_network import build
 from analysis.unexplained import Circumstances, unexplained
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event
+from node.trace import Event
 from node.wire import Flag, Message
 from testbed.rundir import manifest
 from testbed.sim.network import Datagram
@@ -103,7 +103,14 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
     found = doubts(experiment, simulation)
     protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
-    found += _unexplained(protocol, faults, network, timelines, asked_to_leave, results)
+    found += unexplained(
+        Circumstances(network=network, faults=faults, protocol=protocol),
+        timelines,
+        asked_to_leave=asked_to_leave,
+        views=results["views"],
+        calls=results["calls"],
+        start_ns=START_NS,
+    )
     verdict, reasons = judgement.overall(results["properties"], results["expect"], found)
     return results | {"verdict": verdict.value, "reasons": reasons, "doubts": found}
 
@@ -135,35 +142,6 @@ def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
         # The lag of a paused member does not count.
         lag_max_ns=max((one.lag_max_ns for one in simulation.incarnations if not one.was_paused), default=0),
         saturating=any(one.kind is WorkloadKind.SATURATING for one in experiment.workloads.values()),
-    )
-
-
-def _unexplained(
-    protocol: inputs.Protocol,
-    faults: Sequence[RecordedFault],
-    network: Network,
-    timelines: Sequence[membership.Timeline],
-    asked_to_leave: Mapping[Incarnation, int],
-    results: Mapping[str, Any],
-) -> list[str]:
-    circumstances = Circumstances(
-        network=network,
-        faults=faults,
-        suspect_after_ns=protocol.suspect_after_ns,
-        vote_ns=protocol.vote_ns,
-        records_views=protocol.records_views,
-    )
-    ended = [one for one in timelines if one.has_ended]
-    left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}
-    return unexplained(
-        circumstances,
-        excluded={one.incarnation: one.last_ns for one in ended if one.incarnation not in left},
-        left=left,
-        asked_to_leave=asked_to_leave,
-        crashed=[one.incarnation for one in timelines if one.end_detail < 0],
-        views=results["views"],
-        calls=results["calls"],
-        start_ns=START_NS,
     )
 
 

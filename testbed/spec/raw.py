@@ -187,10 +187,6 @@ class RawFault(RawBlock):
     """One fault at one time, or a generator of faults from one time on."""
 
     may_be_empty: ClassVar[frozenset[str]] = frozenset({"heal"})
-    KINDS: ClassVar[tuple[str, ...]] = (
-        *("impair", "restore", "cut", "heal", "crash", "restart", "pause", "resume", "join", "leave"),
-        *("slow", "deaf", "clock", "flap", "churn", "chaos"),
-    )
     LASTING: ClassVar[tuple[str, ...]] = (
         *("impair", "cut", "crash", "pause", "leave", "slow", "deaf", "clock"),
         *("flap", "churn", "chaos"),
@@ -219,7 +215,10 @@ class RawFault(RawBlock):
     @property
     def kinds(self) -> list[str]:
         """Kinds of fault that the block names; a valid block names one."""
-        return [kind for kind in self.KINDS if kind in self.model_fields_set]
+        return [kind for kind in FAULT_KINDS if kind in self.model_fields_set]
+
+
+FAULT_KINDS = tuple(name for name in RawFault.model_fields if name not in ("at", "for_"))
 
 
 MAX_FILE_CHARACTERS = 2**18

@@ -28,6 +28,7 @@ from testbed.spec.plans import (
     Timeline,
 )
 from testbed.spec.raw import (
+    FAULT_KINDS,
     ChaosKind,
     CutShape,
     FaultDirection,
@@ -267,7 +268,7 @@ class _Reader(Resolver):
     def strikes(self, block: RawFault) -> Iterator[Strike]:
         kinds = block.kinds
         if len(kinds) != 1:
-            self.fail(f"expected exactly one of {', '.join(RawFault.KINDS)}, got {' and '.join(kinds) or 'none'}")
+            self.fail(f"expected exactly one of {', '.join(FAULT_KINDS)}, got {' and '.join(kinds) or 'none'}")
         kind = kinds[0]
         self._check_times(block, kind)
         end_ns = self._duration_ns if block.for_ is None else block.at + block.for_

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from analysis.checks.properties import Incarnation
-from analysis.inputs import SUSPECT_AFTER_NS, VOTE_NS, read_run
-from analysis.unexplained import circumstances_of, unexplained
+from analysis.checks.views import NO_VIEWS
+from analysis.inputs import SUSPECT_AFTER_NS, VOTE_NS, RunInputs, read_run
+from analysis.metrics.membership import Timeline
+from analysis.unexplained import Circumstances, unexplained
+from collector.records import EndReason
 from node.objects.parameters import ObjectsParameters
 from node.reliable.parameters import ReliableParameters
 from testbed.fuzz.draw import draw
@@ -26,12 +29,21 @@ NOTHING: dict[str, Any] = {
     "crashed": (),
     "views": VIEWS,
     "calls": None,
-    "start_ns": START_NS,
 }
 N2, N3 = Incarnation(1, 1), Incarnation(2, 1)
 
 
 SOON, AT_NS, LATE, SECOND = START_NS + 5, START_NS + 20, START_NS + 50, 10**9
+
+
+def doubts_of(run: RunInputs, events: dict[str, Any]) -> list[str]:
+    """`events`: in place of those of NOTHING."""
+    given = NOTHING | events
+    timelines = [Timeline(one, NO_VIEWS, SOON, LATE, False, -1) for one in given.pop("crashed")]
+    for name, reason in (("excluded", EndReason.EXCLUDED), ("left", EndReason.LEFT)):
+        timelines += [Timeline(one, NO_VIEWS, SOON, at_ns, True, reason) for one, at_ns in given.pop(name).items()]
+    circumstances = Circumstances(network=run.network, faults=run.faults, protocol=run.manifest.protocol)
+    return unexplained(circumstances, timelines, start_ns=START_NS, **given)
 
 
 def fault(kind: str, *targets: str, at_ns: int = SOON, **more: Any) -> dict[str, Any]:
@@ -283,7 +295,7 @@ def test_an_event_that_no_fault_explains_casts_doubt(
     tmp_path: Path, events: dict[str, Any], faults: list[dict[str, Any]], doubts: list[str]
 ) -> None:
     run = read_run(MadeRun(faults=faults).write(tmp_path / "run"))
-    assert unexplained(circumstances_of(run), **NOTHING | events) == doubts
+    assert doubts_of(run, events) == doubts
 
 
 @pytest.mark.parametrize(
@@ -309,8 +321,8 @@ def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
 ) -> None:
     run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
     others = [str(node.name) for node in run.topology.nodes() if node.name != "p1/n2"]
-    given = NOTHING | EXCLUDED | {"views": view_without(["p1/n2"], others)}
-    assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
+    given = EXCLUDED | {"views": view_without(["p1/n2"], others)}
+    assert doubts_of(run, given) == ([] if is_explained else [WAS_EXCLUDED])
 
 
 @pytest.mark.parametrize(
@@ -326,7 +338,7 @@ def test_objects_are_judged_by_sub_network(
     """Their machines have a view of each sub-network, which no record shows."""
     made = MadeRun(topology_text=topology, faults=faults, manifest={"protocol": {"name": "objects"}})
     run = read_run(made.write(tmp_path / "run"))
-    assert unexplained(circumstances_of(run), **NOTHING | {"views": None} | events) == []
+    assert doubts_of(run, {"views": None} | events) == []
 
 
 @pytest.mark.parametrize("seed", [4, 14, 19, 21, 29, 53])
@@ -347,7 +359,7 @@ def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> No
         "members": [{"member": "p1/n1", "incarnation": 1}],
     }
     views = VIEWS | {"views": [change | {"gone": [{"member": "member 9", "incarnation": 1}]}]}
-    doubts = unexplained(circumstances_of(run), **NOTHING | {"excluded": {Incarnation(9, 1): AT_NS}, "views": views})
+    doubts = doubts_of(run, {"excluded": {Incarnation(9, 1): AT_NS}, "views": views})
     assert doubts == ["member 9 (incarnation 1) was excluded, which no fault of the run explains"]
 
 

@@ -358,7 +358,8 @@ class AdaptiveCore(OrderCore):
     def _on_process_due(self, now_ns: int, out: list[Effect]) -> None:
         self._process_ns = None
 
-    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+    def _on_accepted(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        super()._on_accepted(message, now_ns, out)
         self._after(now_ns, out)
 
     # The end of the view.

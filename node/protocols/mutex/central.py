@@ -124,7 +124,6 @@ class CentralCore(SectionCore):
         self._enter_if_granted(now_ns, out)
 
     def _on_multicast(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_time(message, now_ns)
         self._take(message)
 
     def _take(self, message: Message) -> None:

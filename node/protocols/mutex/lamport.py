@@ -199,17 +199,14 @@ class MutexCore(SectionCore):
         return request
 
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_time(message, now_ns)
         self._take(message)
         if not message.words:
             self._acknowledge(Request(message.seq, message.origin), now_ns, out)
 
     def _on_acknowledge(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """Take in the timestamp of an acknowledgement."""
-        self._note_time(message, now_ns)
+        """Its timestamp is all that it tells."""
 
     def _on_release(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_time(message, now_ns)
         self._take(message)
 
     def _take(self, multicast: Message) -> None:

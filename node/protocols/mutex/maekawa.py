@@ -100,7 +100,7 @@ class MaekawaCore(SectionCore):
         """The arbiters that have sent FAILED, or to which we have relinquished, and that have not voted since."""
         self._inquiries: set[int] = set()
         """The arbiters whose INQUIRE is not answered."""
-        self._rules = {
+        self._handlers = {
             Kind.MUTEX_REQUEST: self._on_request,
             Kind.MUTEX_REPLY: self._on_reply,
             Kind.MUTEX_FAILED: self._on_failed,
@@ -109,7 +109,6 @@ class MaekawaCore(SectionCore):
             Kind.MUTEX_RELEASE: self._on_release,
             Kind.MUTEX_OUTSIDE: self._on_outside,
         }
-        self._handlers = dict.fromkeys(self._rules, self._on_any)
 
     @property
     def can_submit(self) -> bool:
@@ -175,13 +174,9 @@ class MaekawaCore(SectionCore):
     ) -> None:
         message = self._us.message(kind, seq=seq or self._tick(now_ns), flags=CONTROL, words=words)
         if member == self._me:
-            self._rules[kind](message, now_ns, out)
+            self._handlers[kind](message, now_ns, out)
         else:
             out.append(Send(target=member, message=message))
-
-    def _on_any(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_time(message, now_ns)
-        self._rules[message.kind](message, now_ns, out)
 
     # The requester.
 

@@ -123,7 +123,6 @@ class RicartAgrawalaCore(SectionCore):
         self._enter_if_granted(now_ns, out)
 
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_time(message, now_ns)
         self._note_multicast(message)
         request = Request(message.words[0] if message.words else message.seq, message.origin)
         if self._defers(request):
@@ -137,7 +136,6 @@ class RicartAgrawalaCore(SectionCore):
         )
 
     def _on_reply(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_time(message, now_ns)
         self._granted = max(self._granted, message.words[0])
         self._awaited.discard(message.origin)
 

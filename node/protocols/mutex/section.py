@@ -207,7 +207,10 @@ class SectionCore(OrderCore):
         self._left += request.timestamp != FIRST_TIMESTAMP
         out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
 
-    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+    def _on_accepted(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._latest[message.origin] = max(self._latest[message.origin], message.seq)
+        self._clock.receive(message.seq, now_ns)
+        super()._on_accepted(message, now_ns, out)
         self._enter_if_granted(now_ns, out)
 
     def _hold(self, request: Request, now_ns: int) -> SetTimer:
@@ -235,10 +238,6 @@ class SectionCore(OrderCore):
         """The place of a request in the relation =>, for comparison."""
         timestamp, member = request
         return timestamp, self._tie.precedence(timestamp, self._rank_of[member], len(self._rank_of))
-
-    def _note_time(self, message: Message, now_ns: int) -> None:
-        self._latest[message.origin] = max(self._latest[message.origin], message.seq)
-        self._clock.receive(message.seq, now_ns)
 
     def _note_multicast(self, message: Message) -> None:
         self._multicast_at[message.origin] = message.seq

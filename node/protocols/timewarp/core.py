@@ -286,7 +286,8 @@ class TimeWarpCore(OrderCore):
         self._is_round_due = True
         self._go_on(now_ns, out)
 
-    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+    def _on_accepted(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        super()._on_accepted(message, now_ns, out)
         self._go_on(now_ns, out)
 
     # The end of the view.

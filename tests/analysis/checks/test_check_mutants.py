@@ -133,7 +133,7 @@ DELIVERIES = (
     Edit(synchrony._disputes, "not np.array_equal(messages, start)", "len(messages) == len(start) == 0"),
     Edit(synchrony._beyond, "len(messages) > end", "len(messages) >= end"),
     Edit(synchrony._not_in_all, "counts < len(lists)", "counts > len(lists)"),
-    Edit(synchrony._is_in, "known[place] == values", "known[place] >= values"),
+    Edit(synchrony.is_in, "known[place] == values", "known[place] >= values"),
     Edit(_View.prefix, "[: int(self.void[incarnation.name].argmax())]", ""),
     Edit(_View.good, "~self.void", "self.void"),
     Edit(_View.has_certainly_not_closed, "not incarnation.survives(self.number) and ", ""),

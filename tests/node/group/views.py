@@ -367,6 +367,12 @@ def run(make: Make, seed: int, *, members: int = 0, views: int = 4, steps: int =
         group.play(rng.randrange(steps), load=rng.choice((0.05, 0.2, 0.4)))
         group.change(group.lucky if group.skewed else group.draw_survivors(rng))
     group.play(steps)
+    check_rest(group)
+    return group
+
+
+def check_rest(group: Group) -> None:
+    """The group comes to rest, and all its members have delivered the same."""
     group.settle()
     final = [group.places[member] for member in group.view.members]
     for place in final:
@@ -376,7 +382,6 @@ def run(make: Make, seed: int, *, members: int = 0, views: int = 4, steps: int =
         if group.order is Order.TOTAL:
             assert place.delivered == final[0].delivered
         assert sorted(place.delivered) == sorted(final[0].delivered)
-    return group
 
 
 Outcome: TypeAlias = tuple[tuple[tuple[int, int], ...], bytes]

@@ -17,7 +17,7 @@ from node.protocols.sequencer import Phase, SequencerCore, SequencerParameters, 
 from node.trace import Level
 from node.wire import Flag, Kind, Message
 from tests.node.by_hand import after, close, dropped, give, multicasts, ordered, reported, submit
-from tests.node.group.views import Group, Make, run
+from tests.node.group.views import Group, Make, check_rest, run
 
 MEMBERS = (0, 1, 2, 3)
 
@@ -280,10 +280,4 @@ def test_a_group_with_a_dedicated_server_loses_nothing_while_it_is_away(seed: in
             assert {group.places[member].core.phase for member in group.view.members} == {Phase.STOPPED}  # type: ignore[union-attr]
     while 0 not in group.view.members:
         group.change(frozenset(group.view.members))
-    group.settle()
-    final = [group.places[member] for member in group.view.members]
-    for place in final:
-        group.check_own(place)
-        group.check_order(place)
-        assert set(place.submitted) <= set(place.delivered)
-        assert place.delivered == final[0].delivered
+    check_rest(group)

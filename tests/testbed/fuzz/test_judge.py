@@ -194,15 +194,18 @@ def test_a_fault_excuses_no_exclusion_long_after_it(
     fault: Callable[..., Freeze | Crash | ClockShift], at_ms: int, is_excused: bool
 ) -> None:
     """c is away or has a wrong clock for 1.2 s, and is given up after a silence of 1.2 s."""
-    builder = HistoryBuilder(A, B, C)
-    builder.install(1, A, B, C)
-    builder.author.now_ns = START_NS + at_ms * MILLISECOND
-    history = builder.install(2, A, B).note(C, Event.ENDED).stop(A, B)
     away = fault(at_ns=0, for_ns=1200 * MILLISECOND, member=2)
     parameters: dict[str, Parameter] = {"reliable": {"suspect_after_ns": 1200 * MILLISECOND}}
     scenario = replace(small("sequencer"), faults=(away,), parameters=parameters)
-    found = [failure.kind for failure in _excluded_without_fault(scenario, simulation_of(scenario, history))]
-    assert found == ([] if is_excused else ["expelled"])
+    assert kinds_at_an_exclusion(scenario, at_ms * MILLISECOND) == ([] if is_excused else ["expelled"])
+
+
+def kinds_at_an_exclusion(scenario: Scenario, at_ns: int) -> list[str]:
+    """Kinds of failures where a and b leave c out at this time, and c learns it."""
+    builder = HistoryBuilder(A, B, C).install(1, A, B, C)
+    builder.author.now_ns = START_NS + at_ns
+    history = builder.install(2, A, B).note(C, Event.ENDED).stop(A, B)
+    return [failure.kind for failure in _excluded_without_fault(scenario, simulation_of(scenario, history))]
 
 
 def test_a_core_that_repairs_nothing_loses_what_a_cut_took() -> None:
@@ -233,12 +236,16 @@ def test_who_is_given_up_without_need_is_a_failure(later: tuple[Freeze, ...]) ->
     assert "expelled" in [failure.kind for failure in judged.failures]
 
 
+def losing(member: int, direction: Direction, *, at_ms: int, for_ms: int, ratio: float = 1.0) -> Worsening:
+    """A port that loses this part of the frames, each by itself."""
+    changes = (("loss_ratio", ratio), ("loss_burst_frames", 1.0))
+    at_ns, for_ns = at_ms * MILLISECOND, for_ms * MILLISECOND
+    return Worsening(at_ns=at_ns, for_ns=for_ns, member=member, direction=direction, changes=changes)
+
+
 def bad_pair(member: int, seed: int) -> Scenario:
     """The member hears one frame in 16: for a while it hears one of the others, and not the other one."""
-    changes = (("loss_ratio", 0.94), ("loss_burst_frames", 1.0))
-    noise = Worsening(
-        at_ns=MILLISECOND, for_ns=6000 * MILLISECOND, member=member, direction=Direction.TO_NODE, changes=changes
-    )
+    noise = losing(member, Direction.TO_NODE, at_ms=1, for_ms=6000, ratio=0.94)
     return replace(small(), seed=seed, parameters=PATIENT_FOR_A_SECOND, faults=(noise,))
 
 
@@ -297,13 +304,7 @@ def test_a_minority_that_goes_on_is_found_out(monkeypatch: pytest.MonkeyPatch) -
 
 def test_of_two_members_either_may_be_given_up_when_one_of_them_hears_nobody() -> None:
     members = (Member(submissions_ns=(0, 8000 * MILLISECOND)),) * 2
-    deaf = Worsening(
-        at_ns=1000 * MILLISECOND,
-        for_ns=5000 * MILLISECOND,
-        member=0,
-        direction=Direction.TO_NODE,
-        changes=(("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
-    )
+    deaf = losing(0, Direction.TO_NODE, at_ms=1000, for_ms=5000)
     parameters = {"suspect_after_ns": 1200 * MILLISECOND}
     scenario = replace(small(), segments=(Segment(members=members),), parameters=parameters, faults=(deaf,))
     incarnations = simulate(experiment_of(scenario), group=GROUP).incarnations
@@ -371,14 +372,9 @@ def findings_in(history: PlainHistory) -> dict[Property, Finding]:
 @pytest.mark.parametrize(("at_ns", "is_excused"), [(0, True), (20, True), (21, False), (24, False)])
 def test_a_fault_that_begins_after_an_exclusion_does_not_excuse_it(at_ns: int, is_excused: bool) -> None:
     """a goes on to the next view at 20; c learns it at 24."""
-    builder = HistoryBuilder(A, B, C)
-    builder.install(1, A, B, C)
-    builder.author.now_ns = START_NS + 19
-    builder.install(2, A, B).note(C, Event.ENDED)
     pause = Freeze(at_ns=at_ns, for_ns=1000 * MILLISECOND, member=2)
     scenario = replace(small("sequencer"), faults=(pause,))
-    found = list(_excluded_without_fault(scenario, simulation_of(scenario, builder.stop(A, B))))
-    assert (not found) is is_excused
+    assert kinds_at_an_exclusion(scenario, 19) == ([] if is_excused else ["expelled"])
 
 
 def test_who_joined_and_lacks_the_state_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,13 +394,7 @@ def test_a_joiner_that_did_not_hear_of_its_view_was_in_that_view() -> None:
     """Nothing that the only founder sends arrives. The third member is not there yet."""
     founder = Member(submissions_ns=(0, 5000 * MILLISECOND))
     members = (founder, Member(joins_ns=1000 * MILLISECOND), Member(joins_ns=8000 * MILLISECOND))
-    mute = Worsening(
-        at_ns=900 * MILLISECOND,
-        for_ns=3000 * MILLISECOND,
-        member=0,
-        direction=Direction.FROM_NODE,
-        changes=(("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
-    )
+    mute = losing(0, Direction.FROM_NODE, at_ms=900, for_ms=3000)
     parameters = {"suspect_after_ns": 1200 * MILLISECOND}
     scenario = replace(small(), segments=(Segment(members=members),), parameters=parameters, faults=(mute,))
     simulation = simulate(experiment_of(scenario), group=GROUP)

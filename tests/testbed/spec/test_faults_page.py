@@ -9,7 +9,7 @@ import pytest
 
 from node.registry import PROTOCOLS
 from testbed.spec import experiment as spec
-from testbed.spec.raw import RawFault
+from testbed.spec.raw import FAULT_KINDS
 from topologies.formats.yaml_source import reads
 
 PAGE = (Path(__file__).parents[3] / "docs" / "faults.md").read_text(encoding="utf-8")
@@ -35,4 +35,4 @@ def test_every_kind_has_an_example() -> None:
         faults = blocks["faults"]
         assert isinstance(faults, list)
         found |= {key for block in faults if isinstance(block, dict) for key in block}
-    assert found - {"at", "for"} == set(RawFault.KINDS)
+    assert found - {"at", "for"} == set(FAULT_KINDS)
