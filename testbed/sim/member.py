@@ -27,7 +27,15 @@ from node.host.application import Application
 from node.host.config import NodeConfig
 from node.host.endpoint import BATCH, RECEIVE_BUFFER_BYTES
 from node.host.host import TRANSMISSION_MASK, Host, TraceRow
-from node.trace import FIRST_RECORD, MAX_RECORDS, RECORD, Event, TraceHeader, encode_trace_header
+from node.trace import (
+    FIRST_RECORD,
+    MAX_RECORDS,
+    RECORD,
+    TRACE_DELAY_NS,
+    Event,
+    TraceHeader,
+    encode_trace_header,
+)
 from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Kind, Message, encode_envelope, encode_message, table_struct
 from testbed.sim.engine import Engine
 from testbed.sim.network import Datagram, Port, frame_bytes
@@ -36,8 +44,6 @@ from topologies.model import Node, PartitionName
 SATURATION_NS = 20_000
 INPUT_NS = 80_000
 """Time of one core for a received datagram, from the kernel to the end of its handling (docs/limits.md)."""
-TRACE_DELAY_NS = 5_000_000
-"""Time that records wait for others before they are sent together, as in node.host.driver."""
 
 _PACK_RECORD = table_struct(RECORD).pack
 _HEADERS_BYTES = table_struct(ENVELOPE).size + table_struct(MESSAGE).size

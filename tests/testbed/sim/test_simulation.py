@@ -20,7 +20,7 @@ from node.errors import LocalError
 from node.host.endpoint import RECEIVE_BUFFER_BYTES
 from node.host.host import TraceRow
 from node.registry import PROTOCOLS
-from node.trace import Event, decode_trace
+from node.trace import TRACE_DELAY_NS, Event, decode_trace
 from node.wire import Kind, decode_datagram
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, _patient_collector, simulate
@@ -368,7 +368,7 @@ def test_the_trace_on_the_wire_is_the_trace_of_the_incarnation() -> None:
             header, records = decode_trace(datagram.payload)
             incarnation = rows.setdefault((header.node, header.node_incarnation), [])
             assert (inbound, header.group, header.first) == (True, 7, len(incarnation) + 1)
-            assert all(at_ns - 5 * MILLISECOND <= record.at_ns <= at_ns for record in records)
+            assert all(at_ns - TRACE_DELAY_NS <= record.at_ns <= at_ns for record in records)
             incarnation += [
                 (one.event, one.detail, one.origin, one.incarnation, one.extra, one.number, one.at_ns, one.clock_ns,
                  one.value, one.size_bytes, one.checksum)
