@@ -132,9 +132,10 @@ def only_run(runs: Path) -> Path:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """A command in a session of its own, so that a test can signal it as a terminal does."""
+    """A command in a session of its own, so that a test can signal it as a terminal does; the suite may run under
+    nohup."""
     return subprocess.Popen(
-        [ORDERBED, *arguments],
+        ["env", "--default-signal=HUP", ORDERBED, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
