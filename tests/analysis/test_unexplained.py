@@ -341,9 +341,9 @@ def test_objects_are_judged_by_sub_network(
     assert doubts_of(run, {"views": None} | events) == []
 
 
-@pytest.mark.parametrize("seed", [4, 14, 19, 21, 29, 53])
+@pytest.mark.parametrize("seed", [4, 14, 21, 35, 38, 53])
 def test_the_faults_of_a_random_world_explain_its_exclusions(seed: int) -> None:
-    """Seeds with exclusions; 19 and 29 by bad pairs."""
+    """Seeds with exclusions; 35 and 38 by bad pairs."""
     results = measure(experiment_of(draw("abcast", seed)))
 
     assert results["views"]["excluded"] > 0

@@ -32,7 +32,7 @@ from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, to
 from topologies.model import Impairment
 
 SEEDS = 20
-BEGINNINGS = (561,)
+BEGINNINGS = (828,)
 """Seeds in which a whole sub-network crashes and comes back."""
 
 
@@ -158,7 +158,7 @@ def test_a_restarted_machine_whose_objects_get_nothing(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(LocalCore, "_deliver", deaf)
 
-    assert caught((10_000_028,)) == {"call_agreement"}
+    assert caught((1,)) == {"call_agreement"}
 
 
 def test_calls_to_groups_that_are_no_longer_atomic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_calls_to_groups_that_are_no_longer_atomic(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Commit, "begin", forgetful)
 
-    assert caught() == {"asked"}
+    assert caught((41,)) == {"asked"}
 
 
 def test_calls_to_groups_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_calls_to_groups_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(LocalCore, "_go_on", forgetful)
 
-    assert caught() == {"asked"}
+    assert caught((41,)) == {"asked"}
 
 
 def broken_when_busy() -> set[str]:
