@@ -179,6 +179,12 @@ class Network:
         return self._names[index]
 
     @property
+    def elements(self) -> list[Element]:
+        """Both directions of all ports, and the links that were asked for anything."""
+        ports = [(way.value, name) for name in self._names for way in Direction]
+        return list(dict.fromkeys([*ports, *self.start, *self.changes]))
+
+    @property
     def corrupting(self) -> frozenset[Element]:
         """Elements that were asked to damage frames at any time."""
         changed = [(element, change.state) for element, changes in self.changes.items() for change in changes]

@@ -112,7 +112,7 @@ LINKS = _table(
     ("delay_p99_ms", DOUBLE, "99th percentile of the delay of this port alone"),
     ("jitter_ms", DOUBLE, "standard deviation of the delay"),
     ("loss_ratio", DOUBLE, "lost frames per frame sent"),
-    ("loss_low", DOUBLE, "lower end of the 99 % confidence interval of the loss"),
+    ("loss_low", DOUBLE, "lower end of the confidence interval of the loss"),
     ("loss_high", DOUBLE, "upper end of that interval"),
     ("loss_burst_frames", DOUBLE, "mean length of the runs of lost frames"),
     ("duplicate_ratio", DOUBLE, "duplicated frames per frame sent"),

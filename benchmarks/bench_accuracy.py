@@ -99,7 +99,7 @@ def _loss(kernel: Kernel, runs: Path) -> Iterator[Row]:
         ports = [link for link in links if link["asked"]["loss_ratio"] == asked]
         realised = [100 * link["loss_ratio"] for link in ports]
         covered = sum(link["loss_low"] <= asked <= link["loss_high"] for link in ports)
-        note = f"{covered} of {len(ports)} ports have what was asked in their 99 % interval"
+        note = f"{covered} of {len(ports)} ports have what was asked in their confidence interval"
         what = f"kernel {kernel.value}: {100 * asked:g} % loss asked"
         yield watch.row(f"accuracy.{kernel.value}_loss_{100 * asked:g}", what, "%", realised, note=note)
 

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,8 +96,12 @@ def links(
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
     stood = stalls_with_backlog(stalls)
+    deviations = joint_deviations(network, first_ns=first_ns, last_ns=last_ns)
     results = OfSpark(spark).run(
-        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood, capture, queue_drops), groups
+        lambda group: measured(
+            frames, network, chosen, group, first_ns, last_ns, stood, capture, queue_drops, deviations
+        ),
+        groups,
     )
     of_media = OfSpark(spark).run(
         lambda one: _medium_row(
@@ -129,8 +134,9 @@ def measured(
     stalls: Ints = NO_STALLS,
     capture: Path | None = None,
     queue_drops: Mapping[Element, int] = NO_DROPS,
+    deviations: float = Z99,
 ) -> dict[int, list[LinkRow]]:
-    """Rows of both ports of these members. `chosen`: result of `references`."""
+    """Rows of both ports of these members. `chosen`: result of `references`; `deviations`: of `joint_deviations`."""
     is_small = capture is not None and capture.stat().st_size <= ALL_CHECKED_BYTES
     checked_of = 1 if network.corrupting or is_small else CHECKED_OF
     ports = pairing.samples(frames, network.topology, chosen, members, capture, checked_of)
@@ -139,10 +145,39 @@ def measured(
         for place, direction in enumerate((TO_NODE, FROM_NODE)):
             element, own = (direction, network.node_name(member)), ports[2 * member + place]
             realised = measure(
-                network, element, own, first_ns=first_ns, last_ns=last_ns, stalls=stalls, queue_drops=queue_drops
+                network,
+                element,
+                own,
+                first_ns=first_ns,
+                last_ns=last_ns,
+                stalls=stalls,
+                queue_drops=queue_drops,
+                deviations=deviations,
             )
             found[member] += _rows(network, element, own, realised)
     return found
+
+
+def joint_deviations(network: Network, *, first_ns: int, last_ns: int) -> float:
+    """Half-width of the confidence intervals of losses, bursts and duplicates, with which one network in a hundred that
+    is as asked has a number outside of any: of 99 % where there is one interval, of 99.94 % where there are eighteen.
+
+    The row of a port that is asked to lose nothing counts, too, where others on the way may: its losses are theirs.
+    """
+    asked = {
+        element: [one for start, end, one in network.intervals(element) if end > first_ns and start < last_ns]
+        for element in network.elements
+    }
+    lossy = {element[0] for element, found in asked.items() if any(map(_numbers_by_chance, found))}
+    numbers = sum(
+        _numbers_by_chance(one) or bool(lossy - {element[0]}) for element, found in asked.items() for one in found
+    )
+    return NormalDist().inv_cdf(1 - 0.005 / max(1, numbers))
+
+
+def _numbers_by_chance(asked: Impairment) -> int:
+    lost = bool(asked.loss_ratio or asked.corrupt_ratio)
+    return lost + (asked.loss_burst_frames > 1.0) + 2 * bool(asked.duplicate_ratio)
 
 
 def references(network: Network, *, first_ns: int, last_ns: int) -> list[tuple[int, int]]:
@@ -624,7 +659,7 @@ def _bursts(losses: Losses, realised: Realised) -> Iterator[Remark]:
     # Burst lengths are geometric, so the part 1 / mean of them have one frame. A frame of which a copy is made arrives,
     # and ends a burst.
     mean = 1 / (1 - (1 - 1 / asked.loss_burst_frames) * (1 - asked.duplicate_ratio))
-    spread = Z99 * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean
+    spread = losses.deviations * math.sqrt(mean * (mean - 1) / losses.bursts) + BURST_TOLERANCE * mean
     if abs(losses.burst_frames - mean) > spread:
         yield Remark(Verdict.FAIL, f"bursts of losses have {losses.burst_frames:.2f} frames, {mean:.4g} was asked")
         return
@@ -720,14 +755,14 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     least = expected * (survival * (1 - _corruption_asked(realised)[1])) ** 2
     most = losses.frames if losses.dropped is None else min(losses.frames, losses.duplicated + losses.dropped)
     trials = losses.trials
-    low, _ = wilson(losses.duplicated * trials / losses.frames, trials)
-    _, high = wilson(most * trials / losses.frames, trials)
+    low, _ = wilson(losses.duplicated * trials / losses.frames, trials, losses.deviations)
+    _, high = wilson(most * trials / losses.frames, trials, losses.deviations)
     if low > expected or high < least:
         share = _percent(losses.duplicated / losses.frames)
         yield Remark(Verdict.FAIL, f"{share} of the frames arrived twice, {_percent(expected)} should")
         return
     # netem makes one copy of a frame and none of a copy.
-    more, _ = wilson(min(1.0, losses.extra_copies / losses.frames) * trials, trials)
+    more, _ = wilson(min(1.0, losses.extra_copies / losses.frames) * trials, trials, losses.deviations)
     if more > expected:
         share = _percent(losses.extra_copies / losses.frames)
         yield Remark(Verdict.FAIL, f"there were {share} as many extra copies as frames, {_percent(expected)} was asked")

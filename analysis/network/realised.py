@@ -151,7 +151,7 @@ class Harm(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Losses of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened if bursts are requested."""
+    """Losses of all frames. `low` and `high`: confidence interval (Wilson's), widened if bursts are requested."""
 
     frames: int
     trials: float
@@ -183,6 +183,8 @@ class Losses(NamedTuple):
     """Fewer were lost than the rest of the path alone was asked to lose."""
     harm: Harm | None
     """None: not known, because no capture was read."""
+    deviations: float
+    """Half-width of the confidence interval."""
 
 
 class Uneven(NamedTuple):
@@ -311,11 +313,12 @@ def measure(
     last_ns: int,
     stalls: Ints = NO_STALLS,
     queue_drops: Mapping[Element, int] = NO_DROPS,
+    deviations: float = Z99,
 ) -> list[Realised]:
     """One result per interval in which the element did not change, within `first_ns` and `last_ns` of the capture.
 
     `stalls`: result of `stalls_with_backlog`; `queue_drops`: frames that the queues of ports dropped, and those of
-    ELSEWHERE, where that is known.
+    ELSEWHERE, where that is known; `deviations`: half-width of the confidence intervals of losses.
     """
     intervals = [
         _Interval(max(start, first_ns), min(end, last_ns), asked)
@@ -349,7 +352,9 @@ def measure(
     sizes_bytes = int(known.length.min(initial=FRAME_BYTES)), int(known.length.max(initial=1))
     corrupting = network.corrupting
     return [
-        _realised(interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting, network.node_name)
+        _realised(
+            interval, element, samples, sizes_bytes, stalls, queue_drops, corrupting, network.node_name, deviations
+        )
         for interval in intervals
     ]
 
@@ -519,6 +524,7 @@ def _realised(
     queue_drops: Mapping[Element, int],
     corrupting: Collection[Element],
     name_of: Callable[[int], str],
+    deviations: float,
 ) -> Realised:
     parts, (smallest_bytes, largest_bytes) = interval.parts, sizes_bytes
     if element[0] == FROM_NODE:
@@ -539,7 +545,7 @@ def _realised(
     views = []
     for name, own in over_links.items():
         view = _view(name, interval.asked, own, stalls, _ahead_at_links(own))
-        losses = _losses(own, {}, interval.asked, queue_drops, corrupting, 0, name_of)
+        losses = _losses(own, {}, interval.asked, queue_drops, corrupting, 0, name_of, deviations)
         views.append(view._replace(losses=losses, loss_rests=_rests(own)))
     rate_unjudged = _rate_unjudged(parts, element, interval.asked)
     return Realised(
@@ -548,7 +554,7 @@ def _realised(
         asked=interval.asked,
         delays=delays_of(delay_ns, interval.asked),
         stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
-        losses=_losses(loss_parts, over_links, interval.asked, queue_drops, corrupting, among, name_of),
+        losses=_losses(loss_parts, over_links, interval.asked, queue_drops, corrupting, among, name_of, deviations),
         longest_wait_ns=longest_wait_ns(interval.asked, largest_bytes),
         full_wait_ns=_full_wait_ns(interval.asked, smallest_bytes, largest_bytes),
         most_waiting=_most_waiting(parts, passed) if element[0] == TO_NODE else None,
@@ -768,6 +774,7 @@ def _losses(
     corrupting: Collection[Element],
     among: int,
     name_of: Callable[[int], str],
+    deviations: float,
 ) -> Losses | None:
     frames = sum(map(len, parts))
     if not frames:
@@ -782,7 +789,7 @@ def _losses(
     bursts = int(begins.sum())
     bursty = [one for part in parts for _, one in part.rest.elements]
     trials = min(independent_trials(frames, one) for one in (asked, *bursty))
-    low, high = wilson(lost * trials / frames, trials)
+    low, high = wilson(lost * trials / frames, trials, deviations)
     dropped = _dropped(parts, queue_drops)
     others = 0 if dropped is None else max(0, lost - dropped)
     least, _ = wilson(others * trials / frames, trials, deviations=asked_delays.DEVIATIONS)
@@ -806,6 +813,7 @@ def _losses(
         uneven=_uneven({**_by_name(parts, name_of), **over_links}, queue_drops),
         is_rest_missing=most < sum(len(part) * part.path.lost()[0] for part in parts) / frames,
         harm=_harm(parts, frames, lost, survival, trials, corrupting),
+        deviations=deviations,
     )
 
 

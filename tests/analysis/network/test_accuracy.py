@@ -4,6 +4,7 @@ sender is measured.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,25 @@ def test_a_shared_medium_has_a_row(bus: tuple[float, dict[tuple[str, str], dict[
     assert row["rate_bps"] == pytest.approx(factor * 10e6, rel=0.001)
     assert row["loss_ratio"] is None
     assert row["verdict"] == ("pass" if factor == 1.0 else "fail")
+
+
+@pytest.mark.parametrize(
+    ("asked", "share"),
+    [
+        ({}, 0.99),
+        ({("to-node", "p1/n1"): Impairment(loss_ratio=0.1)}, 1 - 0.01 / 5),  # four senders' rows show its losses
+        ({("to-node", f"p1/n{n}"): Impairment(loss_ratio=0.1) for n in range(1, 5)}, 1 - 0.01 / 8),
+        ({("to-node", f"p1/n{n}"): Impairment(duplicate_ratio=0.1) for n in range(1, 5)}, 1 - 0.01 / 12),
+        ({("from-node", "p1/n1"): Impairment(loss_ratio=0.1, loss_burst_frames=2.0)}, 1 - 0.01 / 6),
+    ],
+)
+def test_one_network_in_a_hundred_leaves_any_confidence_interval(
+    asked: dict[tuple[str, str], Impairment], share: float
+) -> None:
+    topology = load.loads("name: one\npartitions:\n  p1: {nodes: 4}\n")
+    network = Network(topology=topology, start=asked)
+    deviations = accuracy.joint_deviations(network, first_ns=0, last_ns=1)
+    assert math.erf(deviations / math.sqrt(2)) == pytest.approx(share)
 
 
 def test_the_references_of_a_sender_are_those_with_the_least_else_on_the_way() -> None:
