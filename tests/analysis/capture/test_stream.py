@@ -4,6 +4,7 @@ row.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -229,7 +230,8 @@ def test_no_row_is_lost_or_repeated_when_the_whole_process_is_killed(
             query = query.option("checkpointLocation", {str(tmp_path / "checkpoint")!r}).option("path", {str(out)!r})
             query.trigger(processingTime="100 milliseconds").start().awaitTermination()
     """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], start_new_session=True) as process:
+    command, elsewhere = [sys.executable, "-c", textwrap.dedent(script)], os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, start_new_session=True, env=elsewhere) as process:
         try:
             wait_until_grown(out, 0)
         finally:
