@@ -384,22 +384,27 @@ _MAY_BE_CHANCE = frozenset(("expelled", "given up"))
 def _excluded_without_fault(
     scenario: Scenario, simulation: Simulation, losses: Losses | None = None
 ) -> Iterator[Failure]:
-    """Members that were excluded although no view leaves them out (one that left as asked may have been in none, or the
-    others crashed before they installed the next one), or although no fault that had begun, and had not ended long
-    before (analysis.unexplained), justified it. It is allowed if no other member of their view was free of such faults:
-    in a view of two, a member that receives nothing excludes the other one. It is also allowed to members without the
-    state when one with it goes (analysis.unexplained), and to the lower-ranked
-    member of a bad pair whose other member has such a fault: nobody can tell which of them it is. `losses`, after all
-    faults of a member, may have silenced it.
+    """Members that were excluded although no view leaves them out, or although no fault that had begun, and had not
+    ended long before (analysis.unexplained), justified it.
+
+    No view need leave out a member that left as asked, as the others may have crashed before they installed the next
+    one; or if the group lost its quorum, as the others may not know the decision.
+
+    A fault is not needed if no other member of their view was free of such faults: in a view of two, a member that
+    receives nothing excludes the other one. Nor is it needed by members without the state when one with it goes
+    (analysis.unexplained), or by the lower-ranked member of a bad pair whose other member has such a fault: nobody can
+    tell which of them it is. `losses`, after all faults of a member, may have silenced it.
     """
     excluded = list(filter(is_excluded, simulation.incarnations))
     timelines = membership.timelines(_records_of(simulation)) if excluded else []
     asked = _asked_to_leave(scenario, simulation) if excluded else {}
     stateless = _without_state(timelines)
+    may_be_unknown = bool(excluded) and _is_without_quorum(scenario, simulation)
     protocol = Protocol(name=scenario.protocol, parameters=scenario.parameters)
     for incarnation in excluded:
         changes_ns = _left_out_ns(incarnation, timelines)
-        if PROTOCOLS[scenario.protocol].has_views and not changes_ns and incarnation.name not in asked:
+        is_known = bool(changes_ns) or incarnation.name in asked or may_be_unknown
+        if PROTOCOLS[scenario.protocol].has_views and not is_known:
             sentence = f"member {incarnation.member} was excluded, but no view leaves it out"
             yield Failure(kind="expelled", sentence=sentence)
             continue

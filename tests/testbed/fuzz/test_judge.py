@@ -46,6 +46,7 @@ from testbed.fuzz.scenario import (
     Freeze,
     Leave,
     Member,
+    OneWayCut,
     Scenario,
     Segment,
     Worsening,
@@ -57,7 +58,7 @@ from testbed.spec.raw import Parameter
 from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
-from topologies.model import Direction, Impairment
+from topologies.model import Bus, Direction, Impairment
 
 MILLISECOND = 1_000_000
 
@@ -170,6 +171,41 @@ def test_an_exception_is_named_by_its_place() -> None:
 )
 def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sentence: str) -> None:
     assert sentence in {failure.sentence for failure in failures_of(core)}
+
+
+def test_an_excluded_member_may_be_the_only_one_that_counts_the_votes() -> None:
+    """Nobody hears a. The others vote to leave it out, and b crashes before c and d hear all votes; then a crashes,
+    and c and d are no quorum.
+    """
+    lossy = Impairment(delay_ns=MILLISECOND // 10, loss_ratio=0.12)
+    members = (
+        Member(),
+        Member(to_node=Impairment(delay_ns=MILLISECOND, loss_ratio=0.05, duplicate_ratio=0.05)),
+        Member(
+            submissions_ns=(1_822_116_679, 2500 * MILLISECOND),
+            from_node=Impairment(delay_ns=MILLISECOND, reorder_ratio=0.5),
+        ),
+        Member(
+            to_node=Impairment(delay_ns=MILLISECOND // 10, duplicate_ratio=0.3, corrupt_ratio=0.02), from_node=lossy
+        ),
+    )
+    mute = (("loss_ratio", 1.0), ("loss_burst_frames", 1.0))
+    scenario = Scenario(
+        protocol="lo",
+        seed=1,
+        segments=(Segment(members=members, bus=Bus(rate_bps=10_000_000, queue_frames=100)),),
+        faults=(
+            Worsening(at_ns=1_347_339_886, for_ns=3_679_992_057, member=0, direction=Direction.FROM_NODE, changes=mute),
+            OneWayCut(at_ns=4_383_364_776, for_ns=195_312, source=1, target=3),
+            Crash(at_ns=4_383_364_777, for_ns=MILLISECOND, member=1, is_final=True),
+            Crash(at_ns=4_939_742_434, for_ns=MILLISECOND, member=0, is_final=True),
+        ),
+        parameters={"retry_first_ns": 50 * MILLISECOND, "suspect_after_ns": 2500 * MILLISECOND},
+        size_bytes=8,
+    )
+    judged = judge(scenario)
+    assert judged.failures == ()
+    assert ("excluded", "group_accepted") in judged.coverage.pairs
 
 
 def test_a_cut_excuses_no_end_that_no_view_shows() -> None:
