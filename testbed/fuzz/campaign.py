@@ -130,7 +130,8 @@ The machines of `objects` have a view of each sub-network, which no record shows
 than some of the worlds, with the number of worlds that were judged by each. Checks of a promise may have become
 stricter since: most worlds are older than 666d3f31 (validity and agreement bind restarted members), and only those from
 eb07b373 on were judged on quorums. Those from 838c6b70 on were judged on deliveries in a minority and on optimistic
-deliveries that stand at joiners; a request to leave or a later fault excuses less in them.
+deliveries that stand at joiners; a request to leave or a later fault excuses less in them. From 0ae41b00 on a fifth of
+the worlds with views has members that come late, and every parameter is drawn but a few (fuzzing.md).
 
 | protocol | worlds | promises | with later views | faults that met traffic | failing |
 |---|---|---|---|---|---|
