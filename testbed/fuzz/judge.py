@@ -399,12 +399,11 @@ def _excluded_without_fault(
     timelines = membership.timelines(_records_of(simulation)) if excluded else []
     asked = _asked_to_leave(scenario, simulation) if excluded else {}
     stateless = _without_state(timelines)
-    may_be_unknown = bool(excluded) and _is_without_quorum(scenario, simulation)
     protocol = Protocol(name=scenario.protocol, parameters=scenario.parameters)
     for incarnation in excluded:
         changes_ns = _left_out_ns(incarnation, timelines)
-        is_known = bool(changes_ns) or incarnation.name in asked or may_be_unknown
-        if PROTOCOLS[scenario.protocol].has_views and not is_known:
+        is_unseen = PROTOCOLS[scenario.protocol].has_views and not changes_ns and incarnation.name not in asked
+        if is_unseen and not _is_without_quorum(scenario, simulation):
             sentence = f"member {incarnation.member} was excluded, but no view leaves it out"
             yield Failure(kind="expelled", sentence=sentence)
             continue

@@ -174,8 +174,8 @@ def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sente
 
 
 def test_an_excluded_member_may_be_the_only_one_that_counts_the_votes() -> None:
-    """Nobody hears a. The others vote to leave it out, and b crashes before c and d hear all votes; then a crashes,
-    and c and d are no quorum.
+    """Frames of member 0 get lost. The others vote to leave it out, and member 1 crashes before 2 and 3 hear all votes;
+    then member 0 crashes, and 2 and 3 are no quorum.
     """
     lossy = Impairment(delay_ns=MILLISECOND // 10, loss_ratio=0.12)
     members = (
